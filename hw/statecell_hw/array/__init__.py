@@ -1,0 +1,1 @@
+"""The array: rotation, row writer, banks, row stream and dot unit."""

@@ -1,0 +1,113 @@
+"""Dot unit: the queries of a pass stand still in registers while one key row a cycle streams past them."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Module, Signal, Value, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.multiply import Multiplier, product, tree
+from statecell_hw.layouts import QueryLoad
+
+RADIX = 4
+"""Terms that one pipeline stage of the adder tree adds up."""
+
+
+class Dot(wiring.Component):
+    """Dot products of ``lanes`` queries with one row per cycle, one per scale group; exact.
+
+    ``dots`` [lane][group] is valid ``latency`` cycles after ``valid`` and ``codes``; interval 1.
+
+    Queries are loaded into shadow registers: ``load`` may be valid only while ``load_ready`` is high, which says that
+    the shadow of ``load.lane`` is free (combinational). ``full`` has the lanes whose shadow holds a query. ``swap``, in
+    the cycle before a pass's first row, makes the shadows the active queries and frees them; ``query_sign``,
+    ``query_mantissa`` and ``query_exponent`` show the active queries' scales from the next cycle on.
+    """
+
+    valid: Signal
+    codes: list[Signal]
+    load: wiring.FlippedInterface
+    load_ready: Signal
+    full: Signal
+    swap: Signal
+    dots: list[list[Signal]]
+    query_sign: list[Signal]
+    query_mantissa: list[Signal]
+    query_exponent: list[Signal]
+
+    def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
+        self.geometry = g = geometry
+        self.multiplier: Multiplier = multiplier
+        super().__init__({
+            "valid": In(1),
+            "codes": In(signed(g.effective_bits)).array(g.head_dim),
+            "load": In(QueryLoad(g)),
+            "load_ready": Out(1),
+            "full": Out(g.lanes),
+            "swap": In(1),
+            "dots": Out(signed(g.dot_bits)).array(g.lanes, g.groups),
+            "query_sign": Out(1).array(g.lanes),
+            "query_mantissa": Out(formats.SCALE_MANTISSA).array(g.lanes),
+            "query_exponent": Out(formats.SCALE_BITS - formats.SCALE_MANTISSA - 1).array(g.lanes),
+        })
+
+    @property
+    def latency(self) -> int:
+        """Cycles from a row to its dot products: one for the products, one per four-way level of the tree."""
+        levels, terms = 0, self.geometry.group
+        while terms > 1:
+            levels, terms = levels + 1, -(-terms // RADIX)
+        return 1 + levels
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        valid = [self.valid]
+        for i in range(1, self.latency):
+            valid.append(Signal(name=f"valid_{i}"))
+            m.d.sync += valid[i].eq(valid[i - 1])
+        m.d.comb += self.load_ready.eq(~self.full.bit_select(self.load.lane, 1))
+        with m.If(self.swap):
+            m.d.sync += self.full.eq(0)
+        for lane in range(g.lanes):
+            active = self._queries(m, lane)
+            for group in range(g.groups):
+                terms: list[Value] = [
+                    product(active[j], self.codes[j], self.multiplier)
+                    for j in range(group * g.group, (group + 1) * g.group)
+                ]
+                for stage in range(self.latency):
+                    terms = self._register(m, valid[stage], terms, f"{lane}_{group}_{stage}")
+                    if stage < self.latency - 1:
+                        terms = [tree(list(terms[i:i + RADIX])) for i in range(0, len(terms), RADIX)]
+                m.d.comb += self.dots[lane][group].eq(terms[0])
+        return m
+
+    def _queries(self, m: Module, lane: int) -> list[Signal]:
+        g = self.geometry
+        names = [f"{lane}_{j}" for j in range(g.head_dim)]
+        shadow = [Signal(signed(g.query_bits), name=f"shadow_{n}", reset_less=True) for n in names]
+        active = [Signal(signed(g.query_bits), name=f"active_{n}", reset_less=True) for n in names]
+        scale = (self.query_sign[lane], self.query_mantissa[lane], self.query_exponent[lane])
+        shadow_scale = [Signal.like(s, name=f"shadow_{lane}_{s.name}", reset_less=True) for s in scale]
+        with m.If(self.load.valid & (self.load.lane == lane)):
+            m.d.sync += [s.eq(self.load.codes[j]) for j, s in enumerate(shadow)]
+            given = (self.load.sign, self.load.mantissa, self.load.exponent)
+            m.d.sync += [s.eq(x) for s, x in zip(shadow_scale, given, strict=True)]
+            m.d.sync += self.full[lane].eq(1)
+        with m.If(self.swap):
+            m.d.sync += [a.eq(s) for a, s in zip(active, shadow, strict=True)]
+            m.d.sync += [a.eq(s) for a, s in zip(scale, shadow_scale, strict=True)]
+        return active
+
+    def _register(self, m: Module, enable: Value, terms: list[Value], name: str) -> list[Value]:
+        held: list[Value] = []
+        with m.If(enable):
+            for i, term in enumerate(terms):
+                register = Signal(Value.cast(term).shape(), name=f"sum_{name}_{i}", reset_less=True)
+                m.d.sync += register.eq(term)
+                held.append(register)
+        return held

@@ -1,0 +1,154 @@
+"""Quantiser: divides words of a rotated vector by a scale and rounds, P elements a cycle."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, enum, wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.saturate import clamp
+from statecell_hw.array.scale import CODE_BITS
+
+UNIT_SHIFT = formats.RECIPROCAL_BITS - formats.SCALE_BIAS
+"""value * reciprocal >> UNIT_SHIFT + exponent is value / scale."""
+NEAR_BITS = formats.CODE_BITS + 2
+"""Signed width of a rounded quotient that may still be clipped: its magnitude is below 20."""
+
+
+class Mode(enum.Enum, shape=2):
+    """What the codes are for: one 4-bit plane, two planes, or a query."""
+
+    NARROW = 0
+    WIDE = 1
+    QUERY = 2
+
+
+class Quantiser(wiring.Component):
+    """floor(value * reciprocal of the scale >> shift), then the roundings of the three modes.
+
+    ``i_data`` (P elements within +-VECTOR_MAX) is divided by the scale ``i_code``, negated first if ``i_turned``;
+    ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, product, quotient;
+    ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a cycle. The outputs are
+    combinational from the last register; the receiver registers them. ``tag_shape`` values travel along.
+
+    o_query: codes of query_bits, saturated (QUERY).
+    o_near, o_fraction: NARROW: the quotient rounded half up, not clipped, and its four fraction bits as they were
+      before the rounding, so quotient = near + fraction / 16 with ``fraction`` read as signed. WIDE: high and low
+      nibble of the saturated 8-bit code, each signed.
+    o_zero: zero point of a NARROW word, i_low / scale rounded and limited to 0..15; 0 without geometry.zero_point.
+
+    Reset drops what is inside; data registers are not reset.
+    """
+
+    enable: Signal
+    i_valid: Signal
+    i_data: list[Signal]
+    i_low: Signal
+    i_code: Signal
+    i_turned: Signal
+    i_mode: enum.EnumView[Mode]
+    i_tag: data.View
+    o_valid: Signal
+    o_query: list[Signal]
+    o_near: list[Signal]
+    o_fraction: list[Signal]
+    o_zero: Signal
+    o_mode: enum.EnumView[Mode]
+    o_tag: data.View
+
+    def __init__(self, geometry: Geometry, tag_shape: data.Layout) -> None:
+        self.geometry = geometry
+        self.tag_shape = tag_shape
+        super().__init__({
+            "enable": In(1),
+            "i_valid": In(1),
+            "i_data": In(signed(formats.VECTOR_BITS)).array(geometry.word),
+            "i_low": In(formats.VECTOR_BITS - 1),
+            "i_code": In(CODE_BITS),
+            "i_turned": In(1),
+            "i_mode": In(Mode),
+            "i_tag": In(tag_shape),
+            "o_valid": Out(1),
+            "o_query": Out(signed(geometry.query_bits)).array(geometry.word),
+            "o_near": Out(signed(NEAR_BITS)).array(geometry.word),
+            "o_fraction": Out(formats.ERROR_FRACTION).array(geometry.word),
+            "o_zero": Out(formats.ZERO_BITS),
+            "o_mode": Out(Mode),
+            "o_tag": Out(tag_shape),
+        })
+
+    @property
+    def latency(self) -> int:
+        """Cycles from ``i_valid`` to ``o_valid``."""
+        return 3
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        valid = [self.i_valid, *(Signal(name=f"valid_{s}") for s in range(self.latency))]
+        modes = [self.i_mode, *(Signal(Mode, name=f"mode_{s}", reset_less=True) for s in range(self.latency))]
+        tags = [self.i_tag, *(Signal(self.tag_shape, name=f"tag_{s}", reset_less=True) for s in range(self.latency))]
+        go = [Signal(name=f"go_{s}") for s in range(self.latency)]
+        for s in range(self.latency):
+            m.d.comb += go[s].eq(valid[s] & self.enable)
+            with m.If(self.enable):
+                m.d.sync += valid[s + 1].eq(valid[s])
+            with m.If(go[s]):
+                m.d.sync += [modes[s + 1].eq(modes[s]), tags[s + 1].eq(tags[s])]
+        m.d.comb += [self.o_valid.eq(valid[-1]), self.o_mode.eq(modes[-1]), self.o_tag.eq(tags[-1])]
+
+        code = Signal(CODE_BITS, reset_less=True)
+        turned = Signal(reset_less=True)
+        with m.If(go[0]):
+            m.d.sync += [code.eq(self.i_code), turned.eq(self.i_turned)]
+        reciprocal = Signal(range(formats.SCALE_RECIPROCALS[0] + 1))
+        factor = Signal(signed(len(reciprocal) + 1))
+        with m.Switch(code[:formats.SCALE_MANTISSA]):
+            for mantissa, value in enumerate(formats.SCALE_RECIPROCALS):
+                with m.Case(mantissa):
+                    m.d.comb += reciprocal.eq(value)
+        m.d.comb += factor.eq(Mux(turned, -reciprocal, reciprocal))
+        # bits of the quotient that the mode rounds away or keeps as a fraction
+        wide, query = UNIT_SHIFT - formats.CODE_BITS - 1, UNIT_SHIFT - g.query_fraction - 1
+        start = Mux(modes[1] == Mode.NARROW, UNIT_SHIFT - formats.ERROR_FRACTION,
+                    Mux(modes[1] == Mode.WIDE, wide, query))
+        shift = Signal(range(UNIT_SHIFT + (formats.SCALE_MAGNITUDE_MAX >> formats.SCALE_MANTISSA)), reset_less=True)
+        with m.If(go[1]):
+            m.d.sync += shift.eq(start + code[formats.SCALE_MANTISSA:])
+
+        def divide(name: str, i: Value, by: Value) -> Signal:
+            value = Signal(signed(formats.VECTOR_BITS), name=f"value_{name}", reset_less=True)
+            product = Signal(signed(formats.VECTOR_BITS + len(reciprocal) - 1), name=f"product_{name}", reset_less=True)
+            # the largest quotient is 2 * 8.54 * 2^query_fraction, or 16 * 18.5 for a clipped candidate
+            quotient = Signal(signed(g.query_bits + 2), name=f"quotient_{name}", reset_less=True)
+            with m.If(go[0]):
+                m.d.sync += value.eq(i)
+            with m.If(go[1]):
+                m.d.sync += product.eq(value * by)
+            with m.If(go[2]):
+                m.d.sync += quotient.eq(product >> shift)
+            return quotient
+
+        half = 1 << (formats.ERROR_FRACTION - 1)
+        limit = 1 << (g.query_bits - 1)
+        for p in range(g.word):
+            quotient = divide(str(p), self.i_data[p], factor)
+            rounded = (quotient + 1) >> 1
+            eight = Signal(signed(2 * formats.CODE_BITS), name=f"eight_{p}")
+            near = Mux(modes[-1] == Mode.WIDE, (eight + half) >> formats.CODE_BITS,
+                       (quotient + half) >> formats.ERROR_FRACTION)
+            fraction = Mux(modes[-1] == Mode.WIDE, eight[:formats.CODE_BITS], quotient[:formats.ERROR_FRACTION])
+            m.d.comb += [
+                eight.eq(clamp(rounded, formats.WIDE_MIN, formats.WIDE_MAX)),
+                self.o_query[p].eq(clamp(rounded, -limit, limit - 1)),
+                self.o_near[p].eq(near),
+                self.o_fraction[p].eq(fraction),
+            ]
+        if g.zero_point:
+            low = divide("low", Cat(self.i_low, Const(0, 1)), reciprocal)
+            zero = (low + half) >> formats.ERROR_FRACTION
+            m.d.comb += self.o_zero.eq(clamp(zero, 0, (1 << formats.ZERO_BITS) - 1))
+        return m

@@ -1,0 +1,156 @@
+"""Scale finder: the smallest scale at which nothing of a group or of a query is clipped."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+
+CODE_BITS = formats.SCALE_BITS - 1
+"""Magnitude of a scale: exponent and mantissa."""
+LEVELS = 2
+"""Levels of the comparison tree between two registers."""
+
+
+def smallest_scale(magnitude: Value) -> Value:
+    """Least scale code whose value times 8 is >= magnitude (VECTOR_BITS, unsigned), at most SCALE_MAGNITUDE_MAX.
+
+    Combinational: the magnitude is shifted up to its leading one; exponent, the next three bits, and one more if
+    anything follows them. 0 gives 0.
+    """
+    bits = formats.VECTOR_BITS
+    shifted, top = magnitude[:bits], []
+    step = bits >> 1
+    while step:
+        empty = shifted[bits - step:] == 0
+        shifted = Mux(empty, shifted << step, shifted)[:bits]
+        top.insert(0, ~empty)
+        step >>= 1
+    low = bits - 1 - formats.SCALE_MANTISSA
+    code = Cat(shifted[low:-1], *top) + shifted[:low].any()
+    return Mux(code > formats.SCALE_MAGNITUDE_MAX, formats.SCALE_MAGNITUDE_MAX, code)[:CODE_BITS]
+
+
+class ScaleFinder(wiring.Component):
+    """Extremes of a run of words, and the scale they call for.
+
+    A run is a group of a row or a whole query: words in order, one in each cycle with ``i_valid``, any gaps; the first
+    with ``i_first``, the last with ``i_last``. ``latency`` cycles after the last word, for one cycle, ``o_valid`` comes
+    with the results of the run, combinational from registers: ``o_code`` the smallest scale of the largest magnitude,
+    ``o_turned`` whether that belongs to an element >= 0 (0 against 0 counts). Runs follow each other without a gap.
+
+    With ``geometry.zero_point`` there are two registers more; runs with ``i_zero_point`` then get the smallest scale of
+    (high + low) * 8 / 15, ``o_turned`` 0, and ``o_low``, the magnitude of the lowest negative element. Without it,
+    ``i_zero_point`` is ignored and ``o_low`` is 0. Elements are within +-VECTOR_MAX.
+    """
+
+    i_valid: Signal
+    i_data: data.View
+    i_first: Signal
+    i_last: Signal
+    i_zero_point: Signal
+    o_valid: Signal
+    o_code: Signal
+    o_turned: Signal
+    o_low: Signal
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        super().__init__({
+            "i_valid": In(1),
+            "i_data": In(data.ArrayLayout(signed(formats.VECTOR_BITS), geometry.word)),
+            "i_first": In(1),
+            "i_last": In(1),
+            "i_zero_point": In(1),
+            "o_valid": Out(1),
+            "o_code": Out(CODE_BITS),
+            "o_turned": Out(1),
+            "o_low": Out(formats.VECTOR_BITS - 1),
+        })
+
+    @property
+    def tree(self) -> int:
+        """Registers of the comparison tree, which leaves two candidates for the largest and two for the lowest."""
+        return max(0, -(-(exact_log2(self.geometry.word) - 1) // LEVELS))
+
+    @property
+    def latency(self) -> int:
+        """Cycles from the last word of a run to its results."""
+        return 1 + self.tree + (2 if self.geometry.zero_point else 0)
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        shape = signed(formats.VECTOR_BITS)
+        # ~y is one less than -y and needs no carry; the lowest are compared so and get their 1 at the end
+        highs = [Signal(shape, name=f"high_{p}", reset_less=True) for p in range(self.geometry.word)]
+        lows = [Signal(shape, name=f"low_{p}", reset_less=True) for p in range(self.geometry.word)]
+        with m.If(self.i_valid):
+            for p, (high, low) in enumerate(zip(highs, lows, strict=True)):
+                y = self.i_data[p]
+                m.d.sync += [
+                    high.eq(_larger(y, Mux(self.i_first, 0, high))), low.eq(_larger(~y, Mux(self.i_first, -1, low)))
+                ]
+        valid = Signal()
+        zero_point = Signal(reset_less=True)
+        m.d.sync += [valid.eq(self.i_valid & self.i_last), zero_point.eq(self.i_zero_point)]
+        for stage in range(self.tree):
+            last = stage == self.tree - 1
+            new_highs, new_lows = highs, lows
+            for _ in range(LEVELS):
+                new_highs, new_lows = _halve(new_highs), _halve(new_lows)
+            highs = [Signal(shape, name=f"high_{stage}_{i}", reset_less=True) for i in range(len(new_highs))]
+            lows = [Signal(shape, name=f"low_{stage}_{i}", reset_less=True) for i in range(len(new_lows))]
+            with m.If(valid):
+                m.d.sync += [h.eq(new) for h, new in zip(highs, new_highs, strict=True)]
+                m.d.sync += [l.eq(new + 1 if last else new) for l, new in zip(lows, new_lows, strict=True)]
+            valid_1, zero_point_1 = Signal(name=f"valid_{stage}"), Signal(name=f"zero_point_{stage}", reset_less=True)
+            m.d.sync += [valid_1.eq(valid), zero_point_1.eq(zero_point)]
+            valid, zero_point = valid_1, zero_point_1
+        largest = [h[:-1] for h in highs]
+        lowest = [(l if self.tree else l + 1)[:formats.VECTOR_BITS - 1] for l in lows]
+        if self.geometry.zero_point:
+            self._asymmetric(m, valid, zero_point, _reduce(largest), _reduce(lowest))
+        else:
+            codes = [smallest_scale(Cat(v, 0)) for v in largest + lowest]
+            turned = Cat(*(Cat(*(h >= l for l in lowest)).all() for h in largest)).any()
+            m.d.comb += [self.o_valid.eq(valid), self.o_code.eq(_reduce(codes)), self.o_turned.eq(turned)]
+        return m
+
+    def _asymmetric(self, m: Module, valid: Signal, zero_point: Signal, largest: Value, lowest: Value) -> None:
+        """Two more registers: the extremes, then the magnitude that the scale is for."""
+        width = formats.VECTOR_BITS
+        high, low = Signal(width - 1, reset_less=True), Signal(width - 1, reset_less=True)
+        valid_high, zero_point_high = Signal(), Signal(reset_less=True)
+        m.d.sync += [valid_high.eq(valid), zero_point_high.eq(zero_point), high.eq(largest), low.eq(lowest)]
+        magnitude, turned = Signal(width, reset_less=True), Signal(reset_less=True)
+        # 1093 / 2048 is just above 8 / 15: fifteen steps must span high + low
+        spread = ((high + low) * 1093 + 2047) >> 11
+        m.d.sync += [
+            self.o_valid.eq(valid_high),
+            magnitude.eq(Mux(zero_point_high, spread, _larger(high, low))),
+            turned.eq((high >= low) & ~zero_point_high),
+            self.o_low.eq(low),
+        ]
+        m.d.comb += [self.o_code.eq(smallest_scale(magnitude)), self.o_turned.eq(turned)]
+
+
+def _larger(a: Value, b: Value) -> Value:
+    return Mux(a > b, a, b)
+
+
+def _halve(values: list[Signal] | list[Value]) -> list[Value]:
+    """Pairwise maxima, until two are left."""
+    if len(values) <= 2:
+        return list(values)
+    return [_larger(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+
+
+def _reduce(values: list[Value]) -> Value:
+    while len(values) > 1:
+        values = [_larger(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]

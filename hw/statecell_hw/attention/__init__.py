@@ -1,0 +1,1 @@
+"""Attention behind the dot unit: scores, softmax, accumulators, normaliser and block packer."""

@@ -1,0 +1,162 @@
+"""Block packer: vectors of the inverse transform become 16-bit vectors with one block exponent each."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.saturate import clamp
+
+
+def packed_layout(geometry: Geometry) -> data.StructLayout:
+    """One word of a packed vector, ``data``: P elements of VECTOR_BITS; ``block``: the block exponent of its vector."""
+    return data.StructLayout({
+        "data": formats.VECTOR_BITS * geometry.word,
+        "block": (geometry.transform_bits - formats.VECTOR_BITS).bit_length(),
+    })
+
+
+class BlockPack(wiring.Component):
+    """Block exponent of a vector: the least that makes (z + half) >> block fit VECTOR_BITS; and the vector so shifted,
+    saturated to +-VECTOR_MAX.
+
+    In: W words a vector, one in each cycle with ``i_valid``, any gaps, no back-pressure. Out: stream of W words a
+    vector, each with the vector's block exponent, in order; the first is offered ``latency`` cycles after the vector's
+    last word came in if nothing waits before it; one word a cycle, interval W. ``BUFFERS`` vectors are held: ``space``
+    is how many are free of those not promised; the sender pulses ``take`` for each vector that it will send, while
+    ``space`` is not 0, and never sends without. A buffer is free again once its last word has left it. Reset forgets
+    everything; memories and data registers are not reset.
+    """
+
+    BUFFERS = 4
+    """A vector's buffer is bound from its promise, before the rotation, to its last word: about 3 W cycles."""
+
+    i_valid: Signal
+    i_data: data.View
+    take: Signal
+    space: Signal
+    o: stream.Interface
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        super().__init__({
+            "i_valid": In(1),
+            "i_data": In(data.ArrayLayout(signed(geometry.transform_bits), geometry.word)),
+            "take": In(1),
+            "space": Out(range(self.BUFFERS + 1), init=self.BUFFERS),
+            "o": Out(stream.Signature(packed_layout(geometry))),
+        })
+
+    @property
+    def latency(self) -> int:
+        """Cycles from the last word in to the first word offered: fetch and exponent, shift, and the magnitude."""
+        return 3
+
+    @property
+    def interval(self) -> int:
+        """Cycles from one vector to the next while the stream is taken."""
+        return self.geometry.vector_words
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        words = g.vector_words
+        block_bits = len(self.o.payload.block)
+
+        # load: store the words and gather which magnitude bits occur
+        load = Signal(range(self.BUFFERS))
+        loaded = Signal(range(self.BUFFERS), reset_less=True)
+        word_in = Signal(range(words))
+        seen = Signal(g.transform_bits - 1, reset_less=True)
+        last_in = Signal()
+        complete = Signal()
+        lanes = [self.i_data[p] for p in range(g.word)]
+        occur: Value = Mux(word_in == 0, 0, seen)
+        for lane in lanes:
+            occur = occur | (lane ^ lane[-1].replicate(len(lane)))[:-1]
+        m.d.comb += last_in.eq(self.i_valid & (word_in == words - 1))
+        m.d.sync += complete.eq(last_in)
+        with m.If(self.i_valid):
+            m.d.sync += [seen.eq(occur), word_in.eq(Mux(last_in, 0, word_in + 1))]
+        with m.If(last_in):
+            m.d.sync += [load.eq(load + 1), loaded.eq(load)]
+
+        # the exponent of a vector, one cycle after its last word
+        exponents = [Signal(block_bits, name=f"exponent_{b}", reset_less=True) for b in range(self.BUFFERS)]
+        found = Signal(block_bits)
+        for bit in range(formats.VECTOR_BITS - 1, g.transform_bits - 1):
+            with m.If(seen[bit]):
+                m.d.comb += found.eq(bit - (formats.VECTOR_BITS - 2))
+        with m.If(complete), m.Switch(loaded):
+            for b in range(self.BUFFERS):
+                with m.Case(b):
+                    m.d.sync += exponents[b].eq(found)
+
+        # fetch, shift, round
+        fetch = Signal(range(self.BUFFERS))
+        word_out = Signal(range(words))
+        stored = Signal(range(self.BUFFERS + 1))
+        fetched, fetched_last = Signal(), Signal(reset_less=True)
+        fetched_buffer = Signal(range(self.BUFFERS), reset_less=True)
+        shifted, shifted_block = Signal(), Signal(block_bits, reset_less=True)
+        free_1, free_2, go, last_out, release = Signal(), Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            free_2.eq(~shifted | self.o.ready),
+            free_1.eq(~fetched | free_2),
+            go.eq((stored != 0) & free_1),
+            last_out.eq(go & (word_out == words - 1)),
+            release.eq(free_2 & fetched & fetched_last),  # not before: the shift still needs the exponent
+        ]
+        m.d.sync += [
+            stored.eq(stored + last_in - last_out),
+            self.space.eq(self.space + release - self.take),
+        ]
+        with m.If(free_1):
+            m.d.sync += fetched.eq(go)
+        with m.If(go):
+            m.d.sync += [fetched_buffer.eq(fetch), fetched_last.eq(last_out)]
+            m.d.sync += word_out.eq(Mux(last_out, 0, word_out + 1))
+        with m.If(last_out):
+            m.d.sync += fetch.eq(fetch + 1)
+        block = Signal(block_bits)
+        with m.Switch(fetched_buffer):
+            for b in range(self.BUFFERS):
+                with m.Case(b):
+                    m.d.comb += block.eq(exponents[b])
+        with m.If(free_2):
+            m.d.sync += shifted.eq(fetched)
+        with m.If(free_2 & fetched):
+            m.d.sync += shifted_block.eq(block)
+
+        out = []
+        for p, lane in enumerate(lanes):
+            m.submodules[f"words_{p}"] = memory = Memory(
+                shape=signed(g.transform_bits), depth=self.BUFFERS << ceil_log2(words), init=[]
+            )
+            write, read = memory.write_port(), memory.read_port(domain="comb")
+            value = Signal(signed(g.transform_bits), name=f"value_{p}", reset_less=True)
+            # one fraction bit, which rounds half up
+            scaled = Signal(signed(formats.VECTOR_BITS + 1), name=f"scaled_{p}", reset_less=True)
+            element = Signal(signed(formats.VECTOR_BITS), name=f"element_{p}")
+            m.d.comb += [
+                write.en.eq(self.i_valid), write.addr.eq(Cat(word_in, load)), write.data.eq(lane),
+                read.addr.eq(Cat(word_out, fetch)),
+                element.eq(clamp((scaled + 1) >> 1, -formats.VECTOR_MAX, formats.VECTOR_MAX)),
+            ]
+            with m.If(go):
+                m.d.sync += value.eq(read.data)
+            with m.If(free_2 & fetched):
+                m.d.sync += scaled.eq((value << 1) >> block)
+            out.append(element)
+        m.d.comb += [
+            self.o.valid.eq(shifted),
+            self.o.payload.data.eq(Cat(*out)),
+            self.o.payload.block.eq(shifted_block),
+        ]
+        return m

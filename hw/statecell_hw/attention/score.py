@@ -1,0 +1,182 @@
+"""Score unit: dot products of one row, times the row's and the query's scales, to scores in 2^-8 octaves."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.bank import EXPONENT_BITS
+from statecell_hw.array.multiply import tree
+from statecell_hw.array.rowstream import GAP
+
+PRODUCT_GROWTH = formats.SCALE_MANTISSA + 1
+"""Bits that the mantissa 8..15 adds."""
+BASE = formats.PARTIAL_GUARD - 2
+"""Part of the alignment that neither the pass nor the query changes."""
+
+
+def saturate(value: Value, bits: int) -> Value:
+    """Signed ``value`` limited to ``bits`` bits. Combinational."""
+    if len(value) <= bits:
+        return value
+    top = value[bits - 1:]
+    fits = top.all() | ~top.any()
+    return Mux(fits, value[:bits].as_signed(), Cat(~value[-1].replicate(bits - 1), value[-1]).as_signed())
+
+
+class Score(wiring.Component):
+    """Scores of all lanes, one row per cycle; formulas in docs/numerics.md, section 4.
+
+    ``dots`` come ``lead`` cycles after ``valid`` and the key row's scale in force (``mantissa``, ``sign``,
+    ``exponent``, ``low``), where ``lead`` >= 2 is a parameter; ``scores`` [lane] are valid ``latency`` cycles after the
+    dots; interval 1. Both planes of a two-plane row carry the whole row's score: they must come in adjacent cycles,
+    and the last row before a pause must not be a low plane.
+
+    ``query_sign``, ``query_mantissa``, ``query_exponent`` and ``shift`` belong to the pass that starts with the
+    ``valid`` row ``swap_lead`` cycles after ``swap``: they are taken in the cycle after ``swap``. Passes start at least
+    ``GAP`` + 1 cycles apart.
+    """
+
+    valid: Signal
+    mantissa: list[Signal]
+    sign: list[Signal]
+    exponent: list[Signal]
+    low: Signal
+    dots: list[list[Signal]]
+    swap: Signal
+    query_sign: list[Signal]
+    query_mantissa: list[Signal]
+    query_exponent: list[Signal]
+    shift: Signal
+    scores: list[Signal]
+
+    def __init__(self, geometry: Geometry, *, lead: int) -> None:
+        if lead < 2:
+            raise ValueError(f"lead is {lead}; the scale must come at least 2 cycles before the dot products")
+        self.geometry = g = geometry
+        self.lead = lead
+        super().__init__({
+            "valid": In(1),
+            "mantissa": In(formats.SCALE_MANTISSA).array(g.groups),
+            "sign": In(1).array(g.groups),
+            "exponent": In(signed(EXPONENT_BITS)).array(g.groups),
+            "low": In(1),
+            "dots": In(signed(g.dot_bits)).array(g.lanes, g.groups),
+            "swap": In(1),
+            "query_sign": In(1).array(g.lanes),
+            "query_mantissa": In(formats.SCALE_MANTISSA).array(g.lanes),
+            "query_exponent": In(formats.SCALE_BITS - formats.SCALE_MANTISSA - 1).array(g.lanes),
+            "shift": In(range(formats.SHIFT_LIMIT + 1)),
+            "scores": Out(signed(formats.SCORE_BITS)).array(g.lanes),
+        })
+
+    @property
+    def latency(self) -> int:
+        """Cycles from the dot products to the scores: multiply, align, add groups, two for the planes, mantissa."""
+        return 6
+
+    @property
+    def swap_lead(self) -> int:
+        """Cycles from ``swap`` to the ``valid`` of the pass's first row."""
+        return 2
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        valid = [self.valid]
+        for i in range(1, self.lead + self.latency):
+            valid.append(Signal(name=f"valid_{i}"))
+            m.d.sync += valid[i].eq(valid[i - 1])
+        mantissa, sign, exponent, low = list(self.mantissa), list(self.sign), list(self.exponent), self.low
+        scaled = self.lead + self.latency - 1  # stage that applies the query's mantissa
+        query_mantissa = self._hold(m, scaled)
+        offset = g.query_fraction + BASE
+        bases = range(offset - formats.LOW_PLANE, offset + formats.SHIFT_LIMIT + 1)
+        base = [Signal(bases, name=f"base_{i}", reset_less=True) for i in range(g.lanes)]
+        swapped = Signal()
+        m.d.sync += swapped.eq(self.swap)
+        with m.If(swapped):
+            m.d.sync += [
+                base[i].eq(self.shift - self.query_exponent[i] + offset) for i in range(g.lanes)
+            ]
+
+        def delay(stage: int, signals: list[Signal], name: str) -> list[Signal]:
+            # the low mark is reset: an aborted pass must not leave one behind
+            held = [Signal.like(s, name=f"{name}_{i}_{stage}", reset_less=name != "low") for i, s in enumerate(signals)]
+            with m.If(valid[stage]):
+                m.d.sync += [h.eq(s) for h, s in zip(held, signals, strict=True)]
+            return held
+
+        lows = [low]
+        for stage in range(scaled):
+            lows += delay(stage, [lows[-1]], "low")
+        for stage in range(self.lead - 1):
+            mantissa = delay(stage, mantissa, "mantissa")
+            sign = delay(stage, sign, "sign")
+            exponent = delay(stage, exponent, "exponent")
+        mantissa = delay(self.lead - 1, mantissa, "mantissa")
+        for lane in range(g.lanes):
+            totals = []
+            for group in range(g.groups):
+                name = f"{lane}_{group}"
+                negative = Signal(name=f"negative_{name}", reset_less=True)
+                align = Signal(range(formats.ALIGN_MAX + 1), name=f"align_{name}", reset_less=True)
+                align_1 = Signal.like(align, reset_less=True, name=f"align_{name}_1")
+                product = Signal(signed(g.dot_bits + PRODUCT_GROWTH), name=f"product_{name}", reset_less=True)
+                shifted = Signal(
+                    signed(len(product) + formats.PARTIAL_GUARD), name=f"shifted_{name}", reset_less=True
+                )
+                difference = base[lane] - exponent[group]
+                with m.If(valid[self.lead - 1]):
+                    m.d.sync += [
+                        negative.eq(sign[group] ^ self.query_sign[lane]),
+                        align.eq(Mux(difference < 0, 0, Mux(difference > formats.ALIGN_MAX, formats.ALIGN_MAX, difference))),
+                    ]
+                whole = Cat(mantissa[group], 1)
+                factor = Mux(negative, -whole, whole).as_signed()
+                with m.If(valid[self.lead]):
+                    m.d.sync += [product.eq(self.dots[lane][group] * factor), align_1.eq(align)]
+                with m.If(valid[self.lead + 1]):
+                    m.d.sync += shifted.eq(product.shift_left(formats.PARTIAL_GUARD) >> align_1)
+                totals.append(saturate(shifted, formats.PARTIAL_BITS))
+            total = tree(list(totals))
+            planes = [Signal(total.shape(), name=f"total_{lane}_{i}", reset_less=True) for i in range(3)]
+            sum_ = Signal(signed(len(total) + 2), name=f"sum_{lane}", reset_less=True)
+            for i, plane in enumerate(planes):
+                with m.If(valid[self.lead + 2 + i]):
+                    m.d.sync += plane.eq(planes[i - 1] if i else total)
+            # planes: the row after, this row, the row before
+            with m.If(valid[scaled - 1]):
+                m.d.sync += sum_.eq(
+                    planes[1] + Mux(lows[scaled - 1], planes[0], 0) + Mux(lows[scaled], planes[2], 0)
+                )
+            with m.If(valid[scaled]):
+                factor = Cat(query_mantissa[lane], 1)
+                half = 1 << (formats.MANTISSA_SHIFT - 1)
+                m.d.sync += self.scores[lane].eq(
+                    saturate((sum_ * factor + half) >> formats.MANTISSA_SHIFT, formats.SCORE_BITS)
+                )
+        return m
+
+    def _hold(self, m: Module, stage: int) -> list[Signal]:
+        """Query mantissas of the pass whose row is at ``stage``: handed on often enough that no short pass is lost."""
+        current = list(self.query_mantissa)
+        time = 1 - self.swap_lead  # of the current registers, counted from the first row's valid
+        strobe = self.swap
+        age = -self.swap_lead  # of the strobe
+        hop = 0
+        while time < stage:
+            target = min(stage, time + GAP + 1)
+            while age < target - 1:
+                delayed = Signal(name=f"swap_{age + self.swap_lead + 1}")
+                m.d.sync += delayed.eq(strobe)
+                strobe, age = delayed, age + 1
+            held = [Signal.like(s, name=f"query_mantissa_{i}_{hop}", reset_less=True) for i, s in enumerate(current)]
+            with m.If(strobe):
+                m.d.sync += [h.eq(s) for h, s in zip(held, current, strict=True)]
+            current, time, hop = held, target, hop + 1
+        return current

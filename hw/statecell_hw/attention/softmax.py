@@ -1,0 +1,191 @@
+"""Online base-2 softmax: scores to weights against a running maximum that climbs in steps of four octaves."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.bank import EXPONENT_BITS
+
+STEP_FRACTION = formats.SCORE_FRACTION + formats.STEP
+"""Bits of a score below one step."""
+NEED_BITS = formats.SCORE_BITS - STEP_FRACTION + 1
+"""Signed width of a maximum in steps, with one value to spare below the lowest."""
+NEVER = -(1 << (NEED_BITS - 1))
+"""Goal of a lane that has seen no row: below every score."""
+AMOUNT_MAX = formats.WEIGHT_BITS + 2
+"""A shift by this much leaves nothing of a weight."""
+
+
+class Softmax(wiring.Component):
+    """Weights of all lanes, one row per cycle; formulas in docs/numerics.md, section 5.
+
+    ``first`` (first row of a pass), ``visible`` (one bit per lane) and ``scores`` come with ``valid``; the value row's
+    scale in force (``mantissa``, ``sign``, ``exponent``, ``low``) ``scale_lead`` cycles later. ``latency`` cycles after
+    ``valid`` come, for each lane: ``weights`` [lane][group] (signed by the value scale), ``terms`` (of the normaliser)
+    and three bits: ``enable``, the lane sees the row; ``fresh``, what was accumulated before counts no more (first
+    visible row, or a score that rose too fast); ``step``, what was accumulated before is 2^4 too large. ``fresh`` and
+    ``step`` are never both set and matter only with ``enable``; weights and terms hold while the lane sees no row.
+
+    Rows of a pass come in adjacent cycles; LOOKAHEAD cycles or more must pass between two passes.
+    """
+
+    valid: Signal
+    first: Signal
+    visible: Signal
+    scores: list[Signal]
+    mantissa: list[Signal]
+    sign: list[Signal]
+    exponent: list[Signal]
+    low: Signal
+    weights: list[list[Signal]]
+    terms: list[Signal]
+    enable: Signal
+    fresh: Signal
+    step: Signal
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = g = geometry
+        super().__init__({
+            "valid": In(1),
+            "first": In(1),
+            "visible": In(g.lanes),
+            "scores": In(signed(formats.SCORE_BITS)).array(g.lanes),
+            "mantissa": In(formats.SCALE_MANTISSA).array(g.groups),
+            "sign": In(1).array(g.groups),
+            "exponent": In(signed(EXPONENT_BITS)).array(g.groups),
+            "low": In(1),
+            "weights": Out(signed(formats.WEIGHT_BITS + 1)).array(g.lanes, g.groups),
+            "terms": Out(formats.WEIGHT_BITS).array(g.lanes),
+            "enable": Out(g.lanes),
+            "fresh": Out(g.lanes),
+            "step": Out(g.lanes),
+        })
+
+    @property
+    def scale_lead(self) -> int:
+        """Cycles from a row's scores to its value scale: the look-ahead, the goal, and the maximum."""
+        return formats.LOOKAHEAD + 2
+
+    @property
+    def latency(self) -> int:
+        """Cycles from a row's scores to its weights."""
+        return self.scale_lead + 2
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        valid, first, visible = [self.valid], [self.first], [self.visible]
+        for i in range(1, self.latency):
+            valid.append(Signal(name=f"valid_{i}"))
+            first.append(Signal(name=f"first_{i}", reset_less=True))
+            visible.append(Signal(g.lanes, name=f"visible_{i}", reset_less=True))
+            m.d.sync += valid[i].eq(valid[i - 1])
+            with m.If(valid[i - 1]):
+                m.d.sync += [first[i].eq(first[i - 1]), visible[i].eq(visible[i - 1])]
+        decide = self.scale_lead - 1
+        # the value scale's share of the shift: 14 - exponent, and the row's sign, the same for all lanes
+        shares = [Signal(range(formats.VALUE_EXPONENT + formats.CODE_BITS + 1), name=f"share_{i}") for i in range(g.groups)]
+        for share, exponent in zip(shares, self.exponent, strict=True):
+            difference = formats.VALUE_EXPONENT - exponent
+            m.d.comb += share.eq(Mux(difference < 0, 0, difference))
+        sign = [Signal(name=f"sign_{i}_1", reset_less=True) for i in range(g.groups)]
+        low = Signal(name="low_1", reset_less=True)
+        with m.If(valid[self.scale_lead]):
+            m.d.sync += [low.eq(self.low), *(s.eq(t) for s, t in zip(sign, self.sign, strict=True))]
+        m.d.sync += self.enable.eq(Mux(valid[-1], visible[-1], 0))
+        for lane in range(g.lanes):
+            score = self.scores[lane]
+            goal = Signal(signed(NEED_BITS), name=f"goal_{lane}", reset_less=True)
+            need = (score + ((1 << STEP_FRACTION) - 1)) >> STEP_FRACTION
+            before = Mux(self.first, NEVER, goal)
+            with m.If(self.valid):
+                m.d.sync += goal.eq(Mux(self.visible[lane] & (need > before), need, before))
+            for i in range(decide - 1):
+                held = Signal(signed(formats.SCORE_BITS), name=f"score_{lane}_{i + 1}", reset_less=True)
+                with m.If(valid[i]):
+                    m.d.sync += held.eq(score)
+                score = held
+            needed = Signal(signed(NEED_BITS), name=f"need_{lane}", reset_less=True)
+            below = Signal(signed(formats.SCORE_BITS + 1), name=f"below_{lane}", reset_less=True)
+            with m.If(valid[decide - 1]):
+                m.d.sync += [
+                    needed.eq((score + ((1 << STEP_FRACTION) - 1)) >> STEP_FRACTION),
+                    below.eq(-score),
+                ]
+            maximum, fresh, step = self._climb(m, lane, valid[decide], first[decide], visible[decide], needed, goal)
+            self._weigh(m, lane, valid, visible, below, maximum, shares, sign, low)
+            with m.If(valid[-1]):
+                m.d.sync += [self.fresh[lane].eq(fresh), self.step[lane].eq(step)]
+        return m
+
+    def _climb(self, m: Module, lane: int, valid: Signal, first: Signal, visible: Signal, need: Signal,
+               goal: Signal) -> tuple[Signal, Signal, Signal]:
+        """The running maximum of the next cycle; fresh and step one cycle after that."""
+        maximum = Signal(signed(NEED_BITS), name=f"maximum_{lane}", reset_less=True)
+        empty = Signal(name=f"empty_{lane}", reset_less=True)
+        is_empty, climbs, drops = (Signal(name=f"{n}_{lane}") for n in ("is_empty", "climbs", "drops"))
+        fresh, step = (Signal(2, name=f"{n}_{lane}", reset_less=True) for n in ("fresh", "step"))
+        m.d.comb += [
+            is_empty.eq(first | empty),
+            climbs.eq(~is_empty & (goal > maximum)),
+            # need > maximum + climbs, without waiting for the sum
+            drops.eq(visible[lane] & ~is_empty & Mux(climbs, need > maximum + 1, need > maximum)),
+        ]
+        with m.If(valid):
+            m.d.sync += [
+                maximum.eq(Mux(is_empty | drops, goal, maximum + climbs)),
+                empty.eq(is_empty & ~visible[lane]),
+                fresh[0].eq(is_empty | drops),
+                step[0].eq(climbs & ~drops),
+            ]
+        m.d.sync += [fresh[1].eq(fresh[0]), step[1].eq(step[0])]
+        return maximum, fresh[1], step[1]
+
+    def _weigh(self, m: Module, lane: int, valid: list[Signal], visible: list[Signal], below: Signal, maximum: Signal,
+               shares: list[Signal], sign: list[Signal], low: Signal) -> None:
+        """Weights from the maximum: two stages after it is known."""
+        g = self.geometry
+        m.submodules[f"table_{lane}"] = table = Memory(
+            shape=unsigned(formats.EXP_BITS), depth=len(formats.EXP_TABLE), init=formats.EXP_TABLE
+        )
+        power = table.read_port()
+        decide = self.scale_lead - 1
+        seen = [valid[i] & visible[i][lane] for i in range(self.latency)]
+        m.d.comb += [power.en.eq(seen[decide]), power.addr.eq(below[:formats.SCORE_FRACTION])]
+        # the fraction does not depend on the maximum, whose lowest bit stands for four octaves
+        whole = Signal(signed(len(below) - formats.SCORE_FRACTION), name=f"whole_{lane}", reset_less=True)
+        with m.If(seen[decide]):
+            m.d.sync += whole.eq(below >> formats.SCORE_FRACTION)
+        distance = maximum.shift_left(formats.STEP) + whole
+        octaves = Signal(range(AMOUNT_MAX + 1), name=f"octaves_{lane}")
+        m.d.comb += octaves.eq(Mux(distance > AMOUNT_MAX, AMOUNT_MAX, distance))
+        octaves_1 = Signal.like(octaves, name=f"octaves_{lane}_1", reset_less=True)
+        power_1 = Signal(formats.EXP_BITS, name=f"power_{lane}_1", reset_less=True)
+        with m.If(seen[-2]):
+            m.d.sync += [octaves_1.eq(octaves), power_1.eq(power.data)]
+        for group in range(g.groups):
+            scaled = Signal(formats.WEIGHT_BITS, name=f"scaled_{lane}_{group}", reset_less=True)
+            amount = Signal.like(octaves, name=f"amount_{lane}_{group}", reset_less=True)
+            total = octaves + shares[group]
+            with m.If(seen[-2]):
+                m.d.sync += [
+                    scaled.eq(power.data * Cat(self.mantissa[group], 1)),
+                    amount.eq(Mux(total > AMOUNT_MAX, AMOUNT_MAX, total)),
+                ]
+            weight = shift_round(scaled, amount)
+            with m.If(seen[-1]):
+                m.d.sync += self.weights[lane][group].eq(Mux(sign[group], -weight, weight))
+        with m.If(seen[-1]):
+            term = shift_round(Cat(Const(0, formats.WEIGHT_BITS - formats.EXP_BITS), power_1), octaves_1)
+            m.d.sync += self.terms[lane].eq(Mux(low, 0, term))
+
+
+def shift_round(value: Value, amount: Value) -> Value:
+    """Unsigned value / 2^amount, rounded half up; as wide as the value, which must not be all ones. Combinational."""
+    return ((value.shift_left(1) >> amount) + 1)[1:len(value) + 1]

@@ -1,0 +1,1 @@
+"""Command processor, slot table, queues and counters."""

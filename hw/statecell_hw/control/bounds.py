@@ -1,0 +1,93 @@
+"""ATTEND's row ranges: start and end of each query, checked and joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Array, Elaboratable, Module, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.hdl import unsigned
+
+from statecell.spec import formats, frame
+from statecell.spec.geometry import Geometry
+
+
+class Bounds(wiring.Component):
+    """Takes the range blocks of an ATTEND, then looks at one query a cycle.
+
+    `bad`: a range is empty or ends beyond `rows`. `first` and `end` enclose all ranges. All three are valid
+    `count` + 1 cycles after the last range word: before the query vectors that follow can have passed.
+
+    Members
+    -------
+    start, count, rows: an ATTEND of `count` queries on a slot of `rows` rows.
+    i: payload words; taken only while ranges are missing.
+    full: all range words of the command were taken.
+    busy: ranges are still looked at.
+    bad, first, end: the result.
+    starts, ends: the ranges as sent, by query.
+    """
+
+    start: Signal
+    count: Signal
+    rows: Signal
+    i: stream.Interface
+    full: Signal
+    busy: Signal
+    bad: Signal
+    first: Signal
+    end: Signal
+    starts: data.View
+    ends: data.View
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        limit = range(g.slot_rows + 1)
+        limits = data.ArrayLayout(unsigned(formats.VECTOR_BITS), g.lanes)
+        super().__init__(
+            {
+                "start": In(1),
+                "count": In(range(g.lanes + 1)),
+                "rows": In(limit),
+                "i": In(stream.Signature(8 * g.link_bytes)),
+                "full": Out(1),
+                "busy": Out(1),
+                "bad": Out(1),
+                "first": Out(formats.VECTOR_BITS),
+                "end": Out(formats.VECTOR_BITS),
+                "starts": Out(limits),
+                "ends": Out(limits),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        g, bits = self.g, formats.VECTOR_BITS
+        block_words = frame.BLOCK // g.link_bytes
+        per_block = frame.BLOCK * 8 // bits // 2  # ranges in a block
+        most = -(-g.lanes // per_block) * block_words
+        index = Signal(range(most + 1))
+        words = Signal(range(most + 1))
+        lane = Signal(range(g.lanes + 1))
+        m.d.comb += [self.full.eq(index == words), self.i.ready.eq(~self.full), self.busy.eq(lane != self.count)]
+        with m.If(self.i.valid & ~self.full):
+            m.d.sync += index.eq(index + 1)
+            for item in range(2 * g.lanes):
+                target = (self.ends if item % 2 else self.starts)[item // 2]
+                with m.If(index == item // g.word):
+                    m.d.sync += target.eq(self.i.payload.word_select(item % g.word, bits))
+        start = Array(self.starts[i] for i in range(g.lanes))[lane]
+        end = Array(self.ends[i] for i in range(g.lanes))[lane]
+        with m.If(self.full & self.busy):
+            m.d.sync += lane.eq(lane + 1)
+            with m.If((start >= end) | (end > self.rows)):
+                m.d.sync += self.bad.eq(1)
+            with m.If((lane == 0) | (start < self.first)):
+                m.d.sync += self.first.eq(start)
+            with m.If((lane == 0) | (end > self.end)):
+                m.d.sync += self.end.eq(end)
+        with m.If(self.start):
+            blocks = (self.count + (per_block - 1)) >> (per_block.bit_length() - 1)
+            m.d.sync += [index.eq(0), words.eq(blocks * block_words), lane.eq(0), self.bad.eq(0)]
+        return m

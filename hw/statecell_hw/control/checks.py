@@ -1,0 +1,143 @@
+"""Header checks: what a command may ask of its slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats, frame
+from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
+from statecell.spec.geometry import Geometry
+from statecell_hw.control.slots import slot_layout
+from statecell_hw.link.deframer import REQUEST, STATUS_BITS
+
+SLOT_COMMANDS = (
+    Opcode.OPEN, Opcode.FREE, Opcode.MAP, Opcode.TRUNCATE, Opcode.APPEND, Opcode.ATTEND, Opcode.READ_ROWS,
+    Opcode.WRITE_ROWS,
+)  # fmt: skip
+"""Commands that name a slot."""
+
+
+def row_blocks(g: Geometry) -> int:
+    """Blocks of one raw row pair, key and value, in READ_ROWS and WRITE_ROWS."""
+    return 2 * g.row_bytes // frame.BLOCK
+
+
+class Checks(wiring.Component):
+    """The status of a command as far as its header and its slot's entry tell; combinational.
+
+    The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, BAD_FLAGS (also for a shift
+    above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE or FULL, OK.
+
+    Members
+    -------
+    header: the request's header.
+    entry: entry of its slot.
+    status: outcome so far.
+    added: rows that an APPEND or WRITE_ROWS adds, if `status` is OK.
+    """
+
+    header: data.View
+    entry: data.View
+    status: Signal
+    added: Signal
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        super().__init__(
+            {
+                "header": In(REQUEST),
+                "entry": In(slot_layout(g)),
+                "status": Out(STATUS_BITS),
+                "added": Out(range(2 * g.slot_rows + 1)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        g, header, entry = self.g, self.header, self.entry
+        opcode = header.opcode
+        # Every count that passes fits in `count`; wider arithmetic on it would only cost area.
+        most = max(g.slot_rows, formats.VECTOR_BITS)
+        count = Signal(range(most + 1))
+        m.d.comb += count.eq(header.count)
+
+        named = Signal()
+        m.d.comb += named.eq(_among(opcode, SLOT_COMMANDS))
+        flagged = Signal()
+        with m.If(opcode == Opcode.APPEND):
+            flags = header.flags
+            allowed = FLAG_MASK if g.zero_point else Flag.WIDE
+            both = (flags & FLAG_MASK) == FLAG_MASK
+            m.d.comb += flagged.eq((flags & ~int(allowed) & ((1 << len(flags)) - 1)).any() | both)
+        with m.Elif(opcode == Opcode.ATTEND):
+            m.d.comb += flagged.eq(header.shift > formats.SHIFT_LIMIT)
+
+        counts = Signal()  # outside of 1..limit
+        length = Signal(range(most * max(g.head_dim, row_blocks(g)) + g.head_dim))  # blocks expected
+        vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
+        none = header.count == 0
+        rows_limit = min(g.slot_rows, frame.MAX_BLOCKS // row_blocks(g))
+        per_block = frame.BLOCK * 8 // formats.VECTOR_BITS
+        with m.Switch(opcode):
+            with m.Case(Opcode.MAP):
+                m.d.comb += [counts.eq(none | (header.count > g.pages_per_slot)), length.eq(_blocks(count, per_block))]
+            with m.Case(Opcode.APPEND):
+                m.d.comb += [counts.eq(none | (header.count > g.slot_rows)), length.eq(count * 2 * vector_blocks)]
+            with m.Case(Opcode.ATTEND):
+                m.d.comb += [
+                    counts.eq(none | (header.count > g.lanes)),
+                    length.eq(_blocks(count, per_block // 2) + count * vector_blocks),
+                ]
+            with m.Case(Opcode.READ_ROWS):
+                m.d.comb += counts.eq(none | (header.count > rows_limit))
+            with m.Case(Opcode.WRITE_ROWS):
+                m.d.comb += [counts.eq(none | (header.count > rows_limit)), length.eq(count * row_blocks(g))]
+
+        room = entry.pages * g.page_rows
+        wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
+        m.d.comb += self.added.eq(Mux(wide, count << 1, count))
+        outside, full = Signal(), Signal()
+        with m.Switch(opcode):
+            with m.Case(Opcode.MAP):
+                m.d.comb += full.eq(entry.pages + count > g.pages_per_slot)
+            with m.Case(Opcode.TRUNCATE):
+                m.d.comb += outside.eq(header.count > entry.rows)
+            with m.Case(Opcode.READ_ROWS):
+                m.d.comb += outside.eq(header.first + count > entry.rows)
+            with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
+                m.d.comb += full.eq(entry.rows + self.added > room)
+
+        with m.If(~_among(opcode, tuple(Opcode))):
+            m.d.comb += self.status.eq(Status.BAD_OPCODE)
+        with m.Elif(named & (header.slot >= g.slots)):
+            m.d.comb += self.status.eq(Status.BAD_SLOT)
+        with m.Elif((opcode == Opcode.OPEN) & entry.open):
+            m.d.comb += self.status.eq(Status.SLOT_OPEN)
+        with m.Elif(named & (opcode != Opcode.OPEN) & ~entry.open):
+            m.d.comb += self.status.eq(Status.SLOT_CLOSED)
+        with m.Elif(flagged):
+            m.d.comb += self.status.eq(Status.BAD_FLAGS)
+        with m.Elif(counts):
+            m.d.comb += self.status.eq(Status.BAD_COUNT)
+        with m.Elif(length != header.blocks):
+            m.d.comb += self.status.eq(Status.BAD_LENGTH)
+        with m.Elif(outside):
+            m.d.comb += self.status.eq(Status.BAD_RANGE)
+        with m.Elif(full):
+            m.d.comb += self.status.eq(Status.FULL)
+        with m.Else():
+            m.d.comb += self.status.eq(Status.OK)
+        return m
+
+
+def _among(value: Any, options: tuple[Opcode, ...]) -> Any:
+    return value.as_unsigned().matches(*(int(o) for o in options))
+
+
+def _blocks(count: Any, per_block: int) -> Any:
+    """Blocks that hold `count` items, `per_block` (a power of two) in each."""
+    return (count + (per_block - 1)) >> (per_block.bit_length() - 1)

@@ -1,0 +1,244 @@
+"""Command processor: one command at a time, from its header to its completion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from statecell.spec import formats, frame
+from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
+from statecell.spec.geometry import Geometry
+from statecell_hw.control.checks import Checks, row_blocks
+from statecell_hw.control.counters import COUNTER_BITS
+from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
+from statecell_hw.control.slots import slot_layout
+from statecell_hw.link.deframer import REQUEST, STATUS_BITS
+
+BARRIER = (Opcode.COUNTERS, Opcode.RESET, Opcode.FREE, Opcode.TRUNCATE, Opcode.READ_ROWS, Opcode.WRITE_ROWS)
+"""Commands that begin only when everything before them is done and answered."""
+
+
+class Command(wiring.Component):
+    """Reads a header, checks it against its slot, has the payload handled, and commits after the frame's verdict.
+
+    A header costs 4 cycles, an end of frame 1; the payload flows meanwhile at the pace of its unit. Nothing is
+    committed unless the frame is good and every check passed; what units wrote by then lies beyond the slot's rows and
+    pages, where nobody sees it. A command that fails its checks takes its payload unread. A bad frame's status wins.
+
+    Members
+    -------
+    header, verdict: from the deframer.
+    request: the header in work, stable from `begin` until the completion.
+    entry: entry of its slot, likewise.
+    tile, tile_slot: where its slot lives.
+    begin: first cycle of the payload of a command that passed its header checks; `mapping`, `attending`, `appending`,
+        `writing` name the unit that gets it, and are low for others.
+    ended: the frame has ended; units that hold half a vector complete it.
+    settled: no unit holds anything of this payload that must be finished before the commit.
+    faulty: Status that the payload's content gave, OK if none.
+    idle: everything before this command is done and answered.
+    read_slot, read_entry, write_en, write_entry, clear_slots, slots_ready: slot table.
+    attend_valid, attend_good, attend_ready, attend_sent: an ATTEND ended that had sent `attend_sent` queries.
+    completion: responses.
+    reading, read_busy: READ_ROWS begins; it goes on.
+    capture, clear_counters: counters.
+    """
+
+    header: stream.Interface
+    verdict: stream.Interface
+    request: data.View
+    entry: data.View
+    tile: Signal
+    tile_slot: Signal
+    begin: Signal
+    mapping: Signal
+    attending: Signal
+    appending: Signal
+    writing: Signal
+    ended: Signal
+    settled: Signal
+    faulty: Signal
+    idle: Signal
+    read_slot: Signal
+    read_entry: data.View
+    write_en: Signal
+    write_entry: data.View
+    clear_slots: Signal
+    slots_ready: Signal
+    attend_valid: Signal
+    attend_good: Signal
+    attend_ready: Signal
+    attend_sent: Signal
+    completion: stream.Interface
+    reading: Signal
+    read_busy: Signal
+    capture: Signal
+    clear_counters: Signal
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        super().__init__(
+            {
+                "header": In(stream.Signature(REQUEST)),
+                "verdict": In(stream.Signature(STATUS_BITS)),
+                "request": Out(REQUEST),
+                "entry": Out(slot_layout(g)),
+                "tile": Out(range(g.tiles)),
+                "tile_slot": Out(range(g.tile_slots)),
+                "begin": Out(1),
+                "mapping": Out(1),
+                "attending": Out(1),
+                "appending": Out(1),
+                "writing": Out(1),
+                "ended": Out(1),
+                "settled": In(1),
+                "faulty": In(STATUS_BITS),
+                "idle": In(1),
+                "read_slot": Out(range(g.slots)),
+                "read_entry": In(slot_layout(g)),
+                "write_en": Out(1),
+                "write_entry": Out(slot_layout(g)),
+                "clear_slots": Out(1),
+                "slots_ready": In(1),
+                "attend_valid": Out(1),
+                "attend_good": Out(1),
+                "attend_ready": In(1),
+                "attend_sent": In(range(g.lanes + 1)),
+                "completion": Out(stream.Signature(completion_layout(g))),
+                "reading": Out(1),
+                "read_busy": In(1),
+                "capture": Out(1),
+                "clear_counters": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        g = self.g
+        m.submodules.checks = checks = Checks(g)
+        opcode = self.request.opcode
+        status = Signal(STATUS_BITS)  # of the header checks
+        tile_bits = exact_log2(g.tiles)
+        m.d.comb += [
+            self.request.eq(self.header.payload),
+            self.read_slot.eq(self.request.slot),
+            self.tile.eq(self.request.slot[:tile_bits]),
+            self.tile_slot.eq(self.request.slot[tile_bits:]),
+            checks.header.eq(self.request),
+            checks.entry.eq(self.entry),
+        ]
+        final = Signal(STATUS_BITS)
+        good, commit = Signal(), Signal()
+        running = Signal()
+        m.d.comb += [
+            final.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, Mux(status != Status.OK, status, self.faulty))),
+            good.eq(final == Status.OK),
+            self.mapping.eq(running & (opcode == Opcode.MAP)),
+            self.attending.eq(running & (opcode == Opcode.ATTEND)),
+            self.appending.eq(running & (opcode == Opcode.APPEND)),
+            self.writing.eq(running & (opcode == Opcode.WRITE_ROWS)),
+        ]
+        with m.FSM():
+            with m.State("IDLE"):
+                m.d.sync += status.eq(Status.OK)
+                with m.If(self.header.valid & self.slots_ready):
+                    m.next = "ENTRY"
+                with m.Elif(self.verdict.valid & self.slots_ready):
+                    m.next = "END"
+            with m.State("ENTRY"):
+                m.d.sync += self.entry.eq(self.read_entry)
+                m.next = "CHECK"
+            with m.State("CHECK"):
+                m.d.sync += status.eq(checks.status)
+                m.next = "BEGIN"
+            with m.State("BEGIN"):
+                barrier = opcode.matches(*(int(o) for o in BARRIER)) & (status == Status.OK)
+                with m.If(~barrier | self.idle):
+                    m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
+                    m.d.sync += running.eq(status == Status.OK)
+                    m.next = "PAYLOAD"
+            with m.State("PAYLOAD"):
+                m.d.comb += self.ended.eq(self.verdict.valid)
+                with m.If(self.verdict.valid & self.settled):
+                    m.next = "END"
+                    # An ATTEND that sent no query leaves nothing to start or to forget.
+                    with m.If(self.attending & (self.attend_sent != 0)):
+                        m.next = "ATTEND"
+            with m.State("ATTEND"):
+                m.d.comb += [self.attend_valid.eq(1), self.attend_good.eq(good)]
+                with m.If(self.attend_ready):
+                    m.next = "END"
+            with m.State("END"):
+                m.d.comb += [
+                    self.completion.valid.eq(1),
+                    commit.eq(self.completion.ready),
+                    self.verdict.ready.eq(commit),
+                ]
+                with m.If(commit):
+                    m.d.sync += running.eq(0)
+                    m.next = "IDLE"
+                    with m.If(running & (opcode == Opcode.READ_ROWS) & good):
+                        m.next = "READ"
+            with m.State("READ"):
+                with m.If(~self.read_busy):
+                    m.next = "IDLE"
+        self._completion(m, final, good & running)
+        self._commit(m, commit & good & running, checks)
+        return m
+
+    def _completion(self, m: Module, final: Signal, done: Any) -> None:
+        """The response: its payload only if all went well."""
+        g, opcode, count = self.g, self.request.opcode, self.request.count
+        header, answer = self.completion.payload.header, self.completion.payload.answer
+        vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
+        m.d.comb += [
+            header.version.eq(frame.VERSION),
+            header.opcode.eq(opcode | frame.RESPONSE),
+            header.sequence.eq(self.request.sequence),
+            header.slot.eq(self.request.slot),
+            header.status.eq(final),
+            self.completion.payload.lanes.eq(count),
+        ]
+        with m.If(done):
+            with m.Switch(opcode):
+                with m.Case(Opcode.INFO):
+                    m.d.comb += [answer.eq(Answer.INFO), header.blocks.eq(len(INFO_FIELDS) * INFO_BITS // 8 // frame.BLOCK)]
+                with m.Case(Opcode.COUNTERS):
+                    blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
+                    m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
+                with m.Case(Opcode.ATTEND):
+                    blocks = count[: len(self.attend_sent)] * vector_blocks + 1
+                    m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(blocks)]
+                with m.Case(Opcode.READ_ROWS):
+                    blocks = count[: len(self.entry.rows)] * row_blocks(g)
+                    m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(blocks)]
+                with m.Case(Opcode.MAP):
+                    m.d.comb += header.value.eq(self.write_entry.pages)
+                with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
+                    m.d.comb += header.value.eq(self.write_entry.rows)
+
+    def _commit(self, m: Module, commit: Any, checks: Checks) -> None:
+        """What a good command changes."""
+        opcode, count = self.request.opcode, self.request.count
+        m.d.comb += self.write_entry.eq(self.entry)
+        with m.Switch(opcode):
+            with m.Case(Opcode.OPEN):
+                m.d.comb += [self.write_entry.as_value().eq(0), self.write_entry.open.eq(1), self.write_en.eq(commit)]
+            with m.Case(Opcode.FREE):
+                m.d.comb += [self.write_entry.open.eq(0), self.write_en.eq(commit)]
+            with m.Case(Opcode.MAP):
+                m.d.comb += [self.write_entry.pages.eq(self.entry.pages + count), self.write_en.eq(commit)]
+            with m.Case(Opcode.TRUNCATE):
+                m.d.comb += [self.write_entry.rows.eq(count), self.write_en.eq(commit)]
+            with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
+                m.d.comb += [self.write_entry.rows.eq(self.entry.rows + checks.added), self.write_en.eq(commit)]
+            with m.Case(Opcode.RESET):
+                m.d.comb += [self.clear_slots.eq(commit), self.clear_counters.eq(commit)]
+            with m.Case(Opcode.COUNTERS):
+                m.d.comb += [self.capture.eq(commit), self.clear_counters.eq(commit & (count == CLEAR_COUNTERS))]
+            with m.Case(Opcode.READ_ROWS):
+                m.d.comb += self.reading.eq(commit)

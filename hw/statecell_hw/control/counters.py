@@ -1,0 +1,68 @@
+"""Event counters of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec.commands import COUNTER_FIELDS
+from statecell.spec.geometry import Geometry
+
+COUNTER_BITS = 64
+COUNTER_BLOCKS = len(COUNTER_FIELDS) * COUNTER_BITS // 128
+
+
+class Counters(wiring.Component):
+    """One 64-bit counter per field of `Counters` in the command table, and a copy of them all that COUNTERS sends.
+
+    An event counts in the cycle after it. `capture` copies what was counted before its cycle; `clear` sets all
+    counters to zero and wins over events in its cycle. Reset clears.
+
+    Members
+    -------
+    events: by counter, in the order of the table, how much to add in this cycle.
+    capture, clear: see above.
+    index, word: word `index` of the copy.
+    """
+
+    events: list[Signal]
+    capture: Signal
+    clear: Signal
+    index: Signal
+    word: Signal
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        words = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // g.link_bytes
+        super().__init__(
+            {
+                # Each tile can read a row of each bank, and write one to both, in one cycle.
+                "events": In(range(2 * g.tiles + 1)).array(len(COUNTER_FIELDS)),
+                "capture": In(1),
+                "clear": In(1),
+                "index": In(range(words)),
+                "word": Out(8 * g.link_bytes),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        counts = [Signal(COUNTER_BITS, name=name) for name in COUNTER_FIELDS]
+        copies = [Signal(COUNTER_BITS, name=f"{name}_copy", reset_less=True) for name in COUNTER_FIELDS]
+        for count, event, copy in zip(counts, self.events, copies, strict=True):
+            with m.If(event.any()):
+                m.d.sync += count.eq(count + event)
+            with m.If(self.clear):
+                m.d.sync += count.eq(0)
+            with m.If(self.capture):
+                m.d.sync += copy.eq(count)
+        bits = 8 * self.g.link_bytes
+        flat = Cat(copies)
+        with m.Switch(self.index):
+            for number in range(len(flat) // bits):
+                with m.Case(number):
+                    m.d.comb += self.word.eq(flat[number * bits : (number + 1) * bits])
+        return m

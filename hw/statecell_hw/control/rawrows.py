@@ -1,0 +1,153 @@
+"""READ_ROWS and WRITE_ROWS: stored rows as they are, key row and value row in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec.geometry import Geometry
+from statecell_hw.layouts import RowWrite
+
+
+class RowReader(wiring.Component):
+    """Reads rows of an idle tile into a stream of words.
+
+    Members
+    -------
+    start, count: read `count` rows, at least one, from the cursor's row on.
+    busy: not all words were taken.
+    cursor_valid, cursor_step: the row that the tile is to read; it goes there by itself.
+    read_en: the tile reads both banks; `key` and `value` are valid `read_latency` cycles later.
+    o: payload words.
+    """
+
+    start: Signal
+    count: Signal
+    busy: Signal
+    cursor_valid: Signal
+    cursor_step: Signal
+    read_en: Signal
+    key: Signal
+    value: Signal
+    o: stream.Interface
+
+    def __init__(self, g: Geometry, *, read_latency: int) -> None:
+        self.g = g
+        self.read_latency = read_latency
+        super().__init__(
+            {
+                "start": In(1),
+                "count": In(range(g.slot_rows + 1)),
+                "busy": Out(1),
+                "cursor_valid": In(1),
+                "cursor_step": Out(1),
+                "read_en": Out(1),
+                "key": In(g.row_bits),
+                "value": In(g.row_bits),
+                "o": Out(stream.Signature(8 * g.link_bytes)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        g = self.g
+        word_bits, raw_bits = 8 * g.link_bytes, 8 * g.row_bytes
+        words = 2 * g.row_bytes // g.link_bytes
+        left = Signal(range(g.slot_rows + 1))
+        wait = Signal(range(self.read_latency + 1))
+        index = Signal(range(words))
+        pair = Signal(2 * raw_bits, reset_less=True)
+        key, value = Signal(raw_bits), Signal(raw_bits)
+        m.d.comb += [
+            self.busy.eq(left != 0),
+            self.o.payload.eq(pair),
+            key.eq(self.key),
+            value.eq(self.value),
+        ]
+        with m.FSM():
+            with m.State("ASK"):
+                with m.If(self.busy & self.cursor_valid):
+                    m.d.comb += self.read_en.eq(1)
+                    m.d.sync += wait.eq(self.read_latency - 1)
+                    m.next = "WAIT"
+            with m.State("WAIT"):
+                m.d.sync += wait.eq(wait - 1)
+                with m.If(wait == 0):
+                    m.d.comb += self.cursor_step.eq(1)
+                    m.d.sync += pair.eq(Cat(key, value))
+                    m.next = "SEND"
+            with m.State("SEND"):
+                m.d.comb += self.o.valid.eq(1)
+                with m.If(self.o.ready):
+                    m.d.sync += [pair.eq(pair >> word_bits), index.eq(index + 1)]
+                    with m.If(index == words - 1):
+                        m.d.sync += [index.eq(0), left.eq(left - 1)]
+                        m.next = "ASK"
+        with m.If(self.start):
+            m.d.sync += left.eq(self.count)
+        return m
+
+
+class RowWriter(wiring.Component):
+    """Collects raw rows from the payload and writes them to a tile.
+
+    One word a cycle but for the cursor's look-up at each row. A row that the payload does not complete is not written.
+
+    Members
+    -------
+    start: a new command begins.
+    i: payload words.
+    cursor_valid, cursor_row, cursor_step: the row to write.
+    busy: a complete row is not written yet.
+    write: write port of the tile.
+    """
+
+    start: Signal
+    i: stream.Interface
+    cursor_valid: Signal
+    cursor_row: Signal
+    cursor_step: Signal
+    busy: Signal
+    write: wiring.PureInterface
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        super().__init__(
+            {
+                "start": In(1),
+                "i": In(stream.Signature(8 * g.link_bytes)),
+                "cursor_valid": In(1),
+                "cursor_row": In(range(g.rows)),
+                "cursor_step": Out(1),
+                "busy": Out(1),
+                "write": Out(RowWrite(g)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        g = self.g
+        words = g.row_bytes // g.link_bytes
+        raw = Signal(8 * g.row_bytes, reset_less=True)
+        index = Signal(range(words))
+        value = Signal()  # the row collected is the value row
+        m.d.comb += [
+            self.i.ready.eq(~self.busy),
+            self.write.row.eq(self.cursor_row),
+            self.write.data.eq(raw),
+        ]
+        with m.If(self.busy & self.cursor_valid):
+            m.d.comb += [self.write.key_en.eq(~value), self.write.value_en.eq(value), self.cursor_step.eq(value)]
+            m.d.sync += [self.busy.eq(0), value.eq(~value)]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += [
+                raw.eq(Cat(raw, self.i.payload)[8 * g.link_bytes :]),
+                index.eq(Mux(index == words - 1, 0, index + 1)),
+                self.busy.eq(index == words - 1),
+            ]
+        with m.If(self.start):
+            m.d.sync += [index.eq(0), value.eq(0), self.busy.eq(0)]
+        return m

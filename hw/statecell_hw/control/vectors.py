@@ -1,0 +1,140 @@
+"""Arbiter of the shared rotation: vectors from the link to the row writer, results of passes to the block packer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.writer import job_layout
+from statecell_hw.control.ingest import vector_word_layout
+from statecell_hw.layouts import output_layout
+
+BUFFERS = 2
+"""Vectors that the input buffer holds, and that each destination promises to take."""
+FLYING = 4
+"""Vectors inside the rotation at a time: one entering, one leaving, and slack."""
+
+
+class Vectors(wiring.Component):
+    """Feeds whole vectors into the rotation and says where each goes.
+
+    Results have priority, at vector boundaries only; each vector takes a credit of its destination first, so that the
+    rotation never waits. Input vectors wait in a buffer of two until they are complete, unless `quiet` says that no
+    result can come meanwhile: then they pass through as they arrive, in one cycle. Thus a link that stops inside a
+    vector holds up nobody's results.
+
+    Members
+    -------
+    i: input vectors with their jobs.
+    results: result vectors.
+    quiet: no pass is under way or waiting.
+    rotate_valid, rotate_data: words into the rotation.
+    rotated, rotated_last: a word (the last of its vector) leaves the rotation.
+    to_pack: it belongs to a result vector.
+    job: job of a vector that begins, for the row writer.
+    writer_space, writer_take, pack_space, pack_take: credits, in vectors.
+    idle: no vector is in the buffer or in the rotation.
+    """
+
+    i: stream.Interface
+    results: stream.Interface
+    quiet: Signal
+    rotate_valid: Signal
+    rotate_data: data.View
+    rotated: Signal
+    rotated_last: Signal
+    to_pack: Signal
+    job: stream.Interface
+    writer_space: Signal
+    writer_take: Signal
+    pack_space: Signal
+    pack_take: Signal
+    idle: Signal
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        super().__init__(
+            {
+                "i": In(stream.Signature(vector_word_layout(g))),
+                "results": In(stream.Signature(output_layout(g))),
+                "quiet": In(1),
+                "rotate_valid": Out(1),
+                "rotate_data": Out(data.ArrayLayout(signed(formats.OUTPUT_BITS), g.word)),
+                "rotated": In(1),
+                "rotated_last": In(1),
+                "to_pack": Out(1),
+                "job": Out(stream.Signature(job_layout(g))),
+                "writer_space": In(range(BUFFERS + 1)),
+                "writer_take": Out(1),
+                "pack_space": In(range(BUFFERS + 1)),
+                "pack_take": Out(1),
+                "idle": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        g = self.g
+        words = g.vector_words
+        m.submodules.buffer = buffer = SyncFIFO(width=8 * g.link_bytes, depth=BUFFERS * words)
+        m.submodules.jobs = jobs = SyncFIFO(width=job_layout(g).size, depth=BUFFERS + 1)
+        m.submodules.tags = tags = SyncFIFO(width=1, depth=FLYING)
+
+        # Input side: words to the buffer, the job beside the first one.
+        entering = Signal(range(words))
+        whole = Signal(range(BUFFERS + 1))
+        take_in, take_out, entered, left = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.i.ready.eq(buffer.w_rdy & jobs.w_rdy),
+            take_in.eq(self.i.valid & self.i.ready),
+            buffer.w_en.eq(take_in),
+            buffer.w_data.eq(self.i.payload.data),
+            jobs.w_en.eq(take_in & self.i.payload.first),
+            jobs.w_data.eq(self.i.payload.job),
+            entered.eq(take_in & (entering == words - 1)),
+        ]
+        with m.If(take_in):
+            m.d.sync += entering.eq(Mux(entered, 0, entering + 1))
+        m.d.sync += whole.eq(whole + entered - left)
+
+        # Rotation side: at a boundary choose a source, then stay with it for a vector.
+        index = Signal(range(words))
+        boundary, chosen, source, feed = Signal(), Signal(), Signal(), Signal()
+        result_ready, input_ready = Signal(), Signal()
+        sample = self.results.payload.data
+        m.d.comb += [
+            boundary.eq(index == 0),
+            result_ready.eq(self.results.valid & (self.pack_space != 0) & tags.w_rdy),
+            input_ready.eq(buffer.r_rdy & (self.writer_space != 0) & tags.w_rdy & (self.quiet | (whole != 0))),
+            source.eq(Mux(boundary, result_ready, chosen)),
+            feed.eq(Mux(boundary, result_ready | (input_ready & self.job.ready), Mux(chosen, self.results.valid, buffer.r_rdy))),
+            self.rotate_valid.eq(feed),
+            self.results.ready.eq(feed & source),
+            take_out.eq(feed & ~source),
+            buffer.r_en.eq(take_out),
+            left.eq(take_out & (index == words - 1)),
+            jobs.r_en.eq(take_out & boundary),
+            self.job.payload.as_value().eq(jobs.r_data),
+            self.job.valid.eq(boundary & ~result_ready & input_ready),
+            self.writer_take.eq(feed & boundary & ~source),
+            self.pack_take.eq(feed & boundary & source),
+            tags.w_en.eq(feed & boundary),
+            tags.w_data.eq(source),
+            tags.r_en.eq(self.rotated & self.rotated_last),
+            self.to_pack.eq(tags.r_data),
+            self.idle.eq((buffer.level == 0) & (tags.level == 0) & boundary & (entering == 0)),
+        ]
+        for lane in range(g.word):
+            word = buffer.r_data.word_select(lane, formats.VECTOR_BITS).as_signed()
+            m.d.comb += self.rotate_data[lane].eq(Mux(source, sample[lane], word))
+        with m.If(feed):
+            m.d.sync += index.eq(Mux(index == words - 1, 0, index + 1))
+            with m.If(boundary):
+                m.d.sync += chosen.eq(source)
+        return m

@@ -1,0 +1,1 @@
+"""Frames on the link: CRC-32, deframer and framer."""

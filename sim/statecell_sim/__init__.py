@@ -1,0 +1,1 @@
+"""Simulation: the Verilated board behind the driver, cocotb benches, and the stream contract."""

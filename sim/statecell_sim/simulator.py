@@ -1,0 +1,354 @@
+"""The simulated board: a Verilated design behind ctypes, and the transport that a driver opens as `sim:`."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statecell.link.errors import LinkError, LinkTimeout
+from statecell.spec.geometry import CONFIGS
+from statecell_sim.builder import build_library
+from statecell_sim.errors import SimulatorError
+
+DEFAULT_CONFIG = "smollm2"
+CHUNK_SECONDS = 0.2  # longest stay in C: Ctrl-C is answered after it
+QUIET_CYCLES = 4096  # a device that is silent for so long after a time-out has no response left to give
+NO_LIMIT = 2**64 - 1
+
+DONE, CYCLES, SECONDS, CAPACITY, UNSTABLE = range(5)  # results of sc_run, as in harness.cpp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """When one edge of the link rests: at random, in a repeated pattern, or both.
+
+    `probability` (0 to below 1) of a pause in each cycle, drawn from `seed`; `pattern` is a text of `1` (pause) and
+    `0`, at most 64 long, that repeats with the cycle count. A source keeps a word that it has once offered.
+    """
+
+    probability: float = 0.0
+    pattern: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability < 1:
+            raise ValueError(f"The pause probability is {self.probability}; it must be at least 0 and below 1.")
+        if len(self.pattern) > 64 or set(self.pattern) - {"0", "1"} or (self.pattern and "0" not in self.pattern):
+            raise ValueError(f"The pause pattern is {self.pattern!r}; it must be at most 64 of 0 and 1, with a 0.")
+
+
+NO_PAUSES = Pauses()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Exchanged:
+    """What one exchange gave.
+
+    `frames`: the responses. `in_stamps`, `out_stamps`: for each request and each response, the cycle in which its last
+    word moved, counted from the creation of the simulator. Latency and interval are differences of stamps.
+    """
+
+    frames: list[bytes]
+    in_stamps: NDArray[np.uint64]
+    out_stamps: NDArray[np.uint64]
+
+
+class _Job(ctypes.Structure):
+    """`struct Job` of harness.cpp."""
+
+    _fields_ = [  # noqa: RUF012 - ctypes wants a plain list
+        ("in_data", ctypes.c_void_p),
+        ("in_last", ctypes.c_void_p),
+        ("in_words", ctypes.c_uint64),
+        ("in_position", ctypes.c_uint64),
+        ("in_frames", ctypes.c_uint64),
+        ("in_stamps", ctypes.c_void_p),
+        ("out_data", ctypes.c_void_p),
+        ("out_last", ctypes.c_void_p),
+        ("out_capacity", ctypes.c_uint64),
+        ("out_words", ctypes.c_uint64),
+        ("out_frames", ctypes.c_uint64),
+        ("out_expected", ctypes.c_uint64),
+        ("out_stamps", ctypes.c_void_p),
+    ]
+
+
+class _Transfer:
+    """The buffers of one exchange, alive as long as C may use them."""
+
+    def __init__(self, frames: Sequence[bytes], expected: int, link_bytes: int, capacity: int) -> None:
+        self.link_bytes = link_bytes
+        for index, frame in enumerate(frames):
+            if not frame or len(frame) % link_bytes:
+                raise ValueError(
+                    f"Frame {index} has {len(frame)} bytes; it must be a multiple of the link word, {link_bytes} bytes."
+                )
+        self.data = np.frombuffer(b"".join(frames), dtype=np.uint8)
+        ends = np.cumsum([len(frame) // link_bytes for frame in frames], dtype=np.int64)
+        self.last = np.zeros(len(self.data) // link_bytes, dtype=np.uint8)
+        self.last[ends - 1] = 1
+        self.in_stamps = np.zeros(len(frames), dtype=np.uint64)
+        self.out_stamps = np.zeros(expected if expected < NO_LIMIT else 0, dtype=np.uint64)
+        self.out_data = np.zeros(capacity * link_bytes, dtype=np.uint8)
+        self.out_last = np.zeros(capacity, dtype=np.uint8)
+        self.job = _Job(
+            in_data=self.data.ctypes.data,
+            in_last=self.last.ctypes.data,
+            in_words=len(self.last),
+            in_stamps=self.in_stamps.ctypes.data,
+            out_expected=expected,
+            out_stamps=self.out_stamps.ctypes.data if len(self.out_stamps) else None,
+        )
+        self._attach()
+
+    def _attach(self) -> None:
+        self.job.out_data = self.out_data.ctypes.data
+        self.job.out_last = self.out_last.ctypes.data
+        self.job.out_capacity = len(self.out_last)
+
+    def grow(self) -> None:
+        """Double the room for responses."""
+        self.out_data = np.concatenate([self.out_data, np.zeros_like(self.out_data)])
+        self.out_last = np.concatenate([self.out_last, np.zeros_like(self.out_last)])
+        self._attach()
+
+    def responses(self) -> list[bytes]:
+        """The complete frames received so far."""
+        data = self.out_data[: self.job.out_words * self.link_bytes].tobytes()
+        ends = (np.flatnonzero(self.out_last[: self.job.out_words]) + 1) * self.link_bytes
+        return [data[start:end] for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+
+
+class Simulator:
+    """A Verilated design in this process, clocked only inside `exchange`.
+
+    The library comes from `builder.build_library`. With `trace` every cycle is written to that FST file, which needs a
+    library built for tracing. The device starts out of reset. A simulator is used by one thread at a time.
+
+    Raises SimulatorError if the waveform file cannot be written.
+    """
+
+    def __init__(
+        self, library: Path, *, idle: Pauses = NO_PAUSES, stall: Pauses = NO_PAUSES, trace: Path | None = None
+    ) -> None:
+        self._c = _load(library)
+        self.link_bytes: int = self._c.sc_link_bytes()
+        self._unfinished: _Transfer | None = None
+        self._handle: int | None = self._c.sc_create()
+        if trace is not None:
+            self._open_trace(trace)
+        for edge, pauses in enumerate((idle, stall)):
+            self._c.sc_pauses(
+                self._handle,
+                edge,
+                int(pauses.probability * 2**32),
+                int(pauses.pattern[::-1] or "0", 2),
+                len(pauses.pattern),
+                pauses.seed % 2**64,
+            )
+        self.reset()
+
+    @property
+    def cycles(self) -> int:
+        """Clock cycles since creation."""
+        return int(self._c.sc_cycles(self._alive()))
+
+    @property
+    def waits(self) -> tuple[int, int]:
+        """Cycles in which an offered input word, and in which an output word, had to wait."""
+        counts = (ctypes.c_uint64(), ctypes.c_uint64())
+        self._c.sc_waits(self._alive(), ctypes.byref(counts[0]), ctypes.byref(counts[1]))
+        return counts[0].value, counts[1].value
+
+    def reset(self) -> None:
+        """Hold the reset for two cycles. Registers get their initial values; memories keep what they hold."""
+        self._unfinished = None
+        self._c.sc_reset(self._alive())
+
+    def exchange(
+        self,
+        frames: Sequence[bytes],
+        *,
+        responses: int | None = None,
+        timeout: float | None = None,
+        max_cycles: int | None = None,
+    ) -> Exchanged:
+        """Offer the frames back to back and run until `responses` frames (default: one for each) have come back.
+
+        `timeout` is in seconds of wall-clock time, `max_cycles` in clock cycles; at least one must be given.
+
+        Raises LinkTimeout when either has passed, SimulatorError if the device changes or withdraws a word that
+        waits, ValueError for a frame that is not a whole number of link words. After a time-out or an interrupt the
+        next exchange first sends the rest of a frame that was cut and drops late responses.
+        """
+        if timeout is None and max_cycles is None:
+            raise ValueError("An exchange needs a timeout or max_cycles, or it might never end.")
+        expected = len(frames) if responses is None else responses
+        total = sum(len(frame) for frame in frames) // self.link_bytes
+        transfer = _Transfer(frames, expected, self.link_bytes, max(1024, 2 * total))
+        deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+        self._recover(deadline)
+        last_cycle = self.cycles + max_cycles if max_cycles is not None else NO_LIMIT
+        self._unfinished = transfer
+        self._run(transfer, deadline, last_cycle)
+        self._unfinished = None
+        return Exchanged(frames=transfer.responses(), in_stamps=transfer.in_stamps, out_stamps=transfer.out_stamps)
+
+    def flush(self) -> None:
+        """Write the waveforms so far to their file."""
+        self._c.sc_flush(self._alive())
+
+    def close(self) -> None:
+        """Destroy the device and complete the waveform file; a second call does nothing."""
+        if self._handle is not None:
+            self._c.sc_destroy(self._handle)
+            self._handle = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def _alive(self) -> int:
+        if self._handle is None:
+            raise LinkError("The simulator is closed: open a new one.")
+        return self._handle
+
+    def _open_trace(self, path: Path) -> None:
+        try:
+            path.open("wb").close()  # the writer itself does not notice a path that it cannot write
+        except OSError as error:
+            self.close()
+            raise SimulatorError(
+                f"Waveforms cannot be written to {path} ({error.strerror}): name a file in a folder that can be written."
+            ) from error
+        if not self._c.sc_trace(self._handle, str(path).encode()):
+            self.close()
+            raise SimulatorError("This simulator was built without waveforms: build it with trace=True.")
+
+    def _run(self, transfer: _Transfer, deadline: float, last_cycle: int) -> None:
+        handle = self._alive()
+        while True:
+            left = min(CHUNK_SECONDS, deadline - time.monotonic())
+            status = self._c.sc_run(handle, ctypes.byref(transfer.job), max(last_cycle - self.cycles, 0), left)
+            if status == DONE:
+                return
+            if status == UNSTABLE:
+                self._unfinished = None
+                raise SimulatorError(
+                    f"In cycle {self.cycles} the device changed or withdrew an output word that had not been taken: "
+                    "this is a fault of the design."
+                )
+            if status == CAPACITY:
+                transfer.grow()
+            elif status == CYCLES or time.monotonic() >= deadline:
+                job = transfer.job
+                raise LinkTimeout(
+                    f"The simulated device did not answer in time: {job.out_frames} of {job.out_expected} responses "
+                    f"came, {job.in_position} of {job.in_words} words were taken, at cycle {self.cycles}."
+                )
+
+    def _recover(self, deadline: float) -> None:
+        """After an exchange that was cut short: complete the frame on the link, and drop what still comes back."""
+        cut = self._unfinished
+        if cut is None:
+            return
+        position = cut.job.in_position
+        inside = position > 0 and not cut.last[position - 1]
+        rest = b""
+        if inside or self._c.sc_offered(self._alive()):  # a word on the port may not be withdrawn either
+            end = position + int(np.flatnonzero(cut.last[position:])[0]) + 1
+            rest = cut.data[position * self.link_bytes : end * self.link_bytes].tobytes()
+        self._unfinished = drain = _Transfer([rest] if rest else [], NO_LIMIT, self.link_bytes, QUIET_CYCLES)
+        job = drain.job
+        quiet_since = self.cycles
+        while self.cycles - quiet_since < QUIET_CYCLES:
+            before = job.in_position
+            job.out_words = 0
+            self._c.sc_run(self._alive(), ctypes.byref(job), QUIET_CYCLES, CHUNK_SECONDS)
+            if job.out_words or job.in_position > before:
+                quiet_since = self.cycles
+            if time.monotonic() >= deadline:
+                break
+        if job.in_position < job.in_words or time.monotonic() >= deadline:
+            raise LinkTimeout(
+                "The simulated device does not take the rest of a request that timed out: open it again to start afresh."
+            )
+        self._unfinished = None
+
+
+class SimTransport:
+    """The Transport of a simulated board; see `statecell.link.transport.Transport`.
+
+    `last` holds the cycle stamps of the newest exchange. Closing it closes the simulator.
+    """
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator = simulator
+        self.link_bytes = simulator.link_bytes
+        self.last: Exchanged | None = None
+
+    def exchange(self, frames: Sequence[bytes], *, timeout: float) -> list[bytes]:
+        """One response for each frame, in order; raises as the protocol says."""
+        self.last = self.simulator.exchange(frames, timeout=timeout)
+        return self.last.frames
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self.simulator.close()
+
+
+def open_transport(rest: str, *, timeout: float) -> SimTransport:
+    """Open what follows `sim:` in a device's address: `CONFIG` or `CONFIG?trace=FILE.fst`; no CONFIG means smollm2.
+
+    The first use of a configuration compiles it, which `timeout` (seconds) does not limit: the link itself is open at
+    once.
+    Raises LinkError for an unknown configuration or option, and what `build_library` and `Simulator` raise.
+    """
+    del timeout
+    name, _, query = rest.partition("?")
+    name = name or DEFAULT_CONFIG
+    if name not in CONFIGS:
+        raise LinkError(f"There is no simulated device {name!r}: choose one of {', '.join(CONFIGS)}.")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    trace = options.pop("trace", None)
+    if options or trace == "":
+        raise LinkError(
+            f"The simulator does not know {query!r}: the only option is trace=FILE.fst, as in sim:{name}?trace=run.fst."
+        )
+    # The gateware is loaded here only: whoever has a library at hand can simulate without amaranth.
+    from statecell_hw.emit import emit_verilog
+
+    library = build_library(emit_verilog(name), CONFIGS[name].link_bytes, trace=trace is not None)
+    return SimTransport(Simulator(library, trace=Path(trace) if trace else None))
+
+
+def _load(library: Path) -> Any:
+    """The library with the types of its functions declared."""
+    c = ctypes.CDLL(str(library))
+    handle, u64 = ctypes.c_void_p, ctypes.c_uint64
+    declared: dict[str, tuple[Any, list[Any]]] = {
+        "sc_link_bytes": (ctypes.c_uint, []),
+        "sc_create": (handle, []),
+        "sc_destroy": (None, [handle]),
+        "sc_cycles": (u64, [handle]),
+        "sc_waits": (None, [handle, ctypes.POINTER(u64), ctypes.POINTER(u64)]),
+        "sc_offered": (ctypes.c_int, [handle]),
+        "sc_reset": (None, [handle]),
+        "sc_pauses": (None, [handle, ctypes.c_int, u64, u64, ctypes.c_uint32, u64]),
+        "sc_trace": (ctypes.c_int, [handle, ctypes.c_char_p]),
+        "sc_flush": (None, [handle]),
+        "sc_run": (ctypes.c_int, [handle, ctypes.POINTER(_Job), u64, ctypes.c_double]),
+    }
+    for name, (result, arguments) in declared.items():
+        function = getattr(c, name)
+        function.restype = result
+        function.argtypes = arguments
+    return c

@@ -1,0 +1,1 @@
+"""Measurements of speed: cycles of the device, and tokens per second of a whole model."""

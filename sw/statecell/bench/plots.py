@@ -1,0 +1,72 @@
+"""The plots of the documentation, drawn the same whenever the measurements are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+_SETTINGS: Any = {
+    "svg.hashsalt": "statecell",  # otherwise every drawing gets new identifiers
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def perplexity(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
+    """Increase of perplexity over float attention against stored bits per element; `path` without extension.
+
+    Each row has cache, bits_per_element, ppl and ppl_reference. Returns the files written.
+    """
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=(6.4, 4), layout="constrained")
+        axes = figure.subplots()
+        for row in rows:
+            percent = 100 * (row["ppl"] / row["ppl_reference"] - 1)
+            ours = row["cache"] in ("int4", "int8")
+            axes.plot(row["bits_per_element"], percent, "o" if ours else "s", color="C0" if ours else "C7")
+            axes.annotate(f"{row['cache']}  {percent:+.1f} %", (row["bits_per_element"], percent),
+                          textcoords="offset points", xytext=(7, 4))
+        axes.set_xlabel("bits per cached element, scales included")
+        axes.set_ylabel("perplexity over float attention, %")
+        axes.set_xlim(3, 19)
+        return _save(figure, path)
+
+
+def cycles(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
+    """Latency and interval of an attention command against its rows, with the ideal line of one row a cycle.
+
+    Each row has rows, queries, latency_cycles and interval_cycles. Returns the files written.
+    """
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=(6.4, 4), layout="constrained")
+        axes = figure.subplots()
+        counts = sorted({row["rows"] for row in rows})
+        axes.plot(counts, counts, "--", color="C7", label="ideal: one row a cycle")
+        for color, queries in enumerate(sorted({row["queries"] for row in rows})):
+            part = sorted((row for row in rows if row["queries"] == queries), key=lambda row: row["rows"])
+            for name, mark in (("latency_cycles", "o-"), ("interval_cycles", "x:")):
+                label = f"{name.removesuffix('_cycles')}, {queries} {'query' if queries == 1 else 'queries'}"
+                axes.plot(
+                    [row["rows"] for row in part], [row[name] for row in part], mark, color=f"C{color}", label=label
+                )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xlabel("rows in the slot")
+        axes.set_ylabel("cycles")
+        axes.legend(frameon=False)
+        return _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> list[Path]:
+    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    figure.savefig(files[0], dpi=150, metadata={"Software": None})
+    figure.savefig(files[1], metadata={"Date": None, "Creator": None})
+    return files

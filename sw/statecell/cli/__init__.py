@@ -1,0 +1,1 @@
+"""The `statecell` command line: one module per command group."""

@@ -1,0 +1,71 @@
+"""`statecell bench`: cycles of the attention command, and speed of a whole model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from statecell.cli.output import (
+    CacheFormat,
+    CacheOption,
+    Counting,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    numbers,
+    print_facts,
+    print_json,
+    print_rows,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Measure the device, and a model on it.")
+
+
+@app.command("attention")
+def attention(
+    head_dim: Annotated[int, typer.Option("--head-dim", help="Lanes of a row: 32, 64 or 128.")] = 64,
+    rows: Annotated[str, typer.Option("--rows", help="Rows in the slot, several with commas.")] = "64,256,1024",
+    queries: Annotated[str, typer.Option("--queries", help="Queries of one pass, several with commas.")] = "1,3",
+    device: Annotated[
+        str | None, typer.Option("--device", "-d", help="sim:CONFIG. Default: the simulator of that head_dim.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure latency and interval of attention commands in device cycles.
+
+    Example: statecell bench attention --head-dim 64 --rows 64,256,1024 --queries 1,3 --json
+    """
+    from statecell.bench.attention import BenchError, bench_attention, config_for
+
+    url = device if device is not None else f"sim:{config_for(head_dim)}"
+    with Counting("bench") as step:
+        results = bench_attention(
+            url, rows=numbers(rows, "--rows"), queries=numbers(queries, "--queries"), progress=step
+        )
+    if results[0].head_dim != head_dim:
+        raise BenchError(f"The device {url} has head_dim {results[0].head_dim}, not {head_dim}: give that --head-dim.")
+    found = [result.as_dict() for result in results]
+    print_json(found) if as_json else print_rows(f"attention on {url}", found)
+
+
+@app.command("model")
+def model(
+    model: ModelOption = "smollm2-135m",
+    device: DeviceOption = "sim:",
+    cache: CacheOption = CacheFormat.INT4,
+    context: Annotated[int, typer.Option("--context", min=1, help="Tokens in the cache, in the mean.")] = 64,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens that are timed.")] = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure decoding on the device beside the same loop with float attention.
+
+    Example: statecell bench model --model smollm2-135m --device sim: --context 64 --json
+    """
+    from statecell.bench.model import bench_model
+
+    with Counting("bench, runs") as step:
+        result = bench_model(
+            model, device_url=device, cache_format=cache.value, context=context, tokens=tokens, progress=step
+        ).as_dict()
+    print_json(result) if as_json else print_facts("model", ((k.replace("_", " "), v) for k, v in result.items()))

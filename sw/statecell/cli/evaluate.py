@@ -1,0 +1,131 @@
+"""`statecell eval`: what a cache format costs in quality."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from statecell.cli.output import (
+    CacheFormat,
+    CacheOption,
+    Counting,
+    JsonOption,
+    ModelOption,
+    print_facts,
+    print_json,
+    print_rows,
+)
+from statecell.store.errors import StoreError
+
+app = typer.Typer(no_args_is_help=True, help="Perplexity of a cache format, and agreement with the float model.")
+
+TextOption = Annotated[str, typer.Option("--text", help="Name of a text, or path of a UTF-8 file.")]
+EngineOption = Annotated[
+    str, typer.Option("--device", "-d", help="model: for the integer model (the device's results), or sim:CONFIG.")
+]
+
+
+@app.command("ppl")
+def ppl(
+    model: ModelOption = "smollm2-135m",
+    text: TextOption = "persuasion",
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens to evaluate, a multiple of the window.")] = 4096,
+    window: Annotated[int, typer.Option("--window", help="Tokens of one sequence.")] = 1024,
+    cache: Annotated[
+        list[str] | None,
+        typer.Option("--cache", "-c", help="int4, int8, fp16, float or naive-int4; may be given several times."),
+    ] = None,
+    device: EngineOption = "model:",
+    also: Annotated[
+        Path | None,
+        typer.Option("--also", help="JSON list of rows from elsewhere: cache, ppl, ppl_reference, bits_per_element."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Perplexity with a cache format beside that of float attention over the same tokens.
+
+    Example: statecell eval ppl --model smollm2-135m --text persuasion --tokens 4096 --window 1024 --cache int4 --json
+    """
+    others = _rows_of(also)
+    from statecell.evaluate.perplexity import perplexity
+
+    with Counting("evaluating, windows") as step:
+        results = perplexity(
+            model,
+            text,
+            cache_formats=cache or ["int4"],
+            device_url=device,
+            tokens=tokens,
+            window=window,
+            progress=step,
+        )
+    rows = [result.as_dict() for result in results] + others
+    if as_json:
+        print_json(rows[0] if len(rows) == 1 else rows)
+        return
+    columns = ("cache", "bits_per_element", "ppl", "ppl_reference", "increase")
+    first = results[0]
+    title = f"{first.model} on {text}, {first.tokens} tokens in windows of {first.window}"
+    print_rows(title, [{name: row.get(name) for name in columns} for row in rows])
+
+
+def _rows_of(path: Path | None) -> list[dict[str, Any]]:
+    if path is None:
+        return []
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [
+            {
+                **row,
+                "ppl": float(row["ppl"]),
+                "ppl_reference": float(row["ppl_reference"]),
+                "bits_per_element": float(row["bits_per_element"]),
+                "increase": row["ppl"] / row["ppl_reference"] - 1,
+                "cache": str(row["cache"]),
+            }
+            for row in rows
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"The rows in {path} cannot be read ({error}): give a JSON list of objects with cache, ppl, ppl_reference "
+            "and bits_per_element."
+        ) from error
+
+
+@app.command("agreement")
+def agreement(
+    model: ModelOption = "smollm2-135m",
+    text: TextOption = "persuasion",
+    cache: CacheOption = CacheFormat.INT4,
+    device: EngineOption = "model:",
+    prompts: Annotated[int, typer.Option("--prompts", help="Prompts, evenly spread over the text.")] = 5,
+    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Tokens of a prompt.")] = 64,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", help="Tokens generated after each.")] = 64,
+    as_json: JsonOption = False,
+) -> None:
+    """Greedy text with a cache format beside the float model's: top-1 agreement and mean logit difference.
+
+    Example: statecell eval agreement --model smollm2-135m --text persuasion --prompts 5 --json
+    """
+    from statecell.evaluate.agreement import agreement as measure
+
+    with Counting("evaluating, prompts") as step:
+        result = measure(
+            model,
+            text,
+            cache_format=cache.value,
+            device_url=device,
+            prompts=prompts,
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+            progress=step,
+        ).as_dict()
+    if as_json:
+        print_json(result)
+        return
+    per_prompt = result.pop("per_prompt")
+    print_rows("prompts", per_prompt)
+    print_facts("agreement", ((name.replace("_", " "), value) for name, value in result.items()))

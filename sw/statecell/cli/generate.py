@@ -1,0 +1,148 @@
+"""`statecell generate` and `statecell chat`: text from a model whose KV cache is in the array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from statecell.cli.output import (
+    CacheFormat,
+    CacheOption,
+    Counting,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    err,
+    out,
+    print_facts,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from statecell.runtime.session import GenerationReport, Session
+
+TokensOption = Annotated[int, typer.Option("--tokens", "-n", min=1, help="Most tokens to generate.")]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", "-t", min=0.0, help="0 takes the likeliest token, above 0 samples.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the sampling.")]
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    model: ModelOption = "smollm2-135m",
+    device: DeviceOption = "sim:",
+    cache: CacheOption = CacheFormat.INT4,
+    tokens: TokensOption = 64,
+    temperature: TemperatureOption = 0.0,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a text, with every attention of the model computed by the device.
+
+    Example: statecell generate "The best thing about a walk by the sea is" --device sim: --cache int4 --tokens 32
+    """
+    with _session(model, device, cache) as session:
+        if not as_json:
+            out().print(prompt, end="", markup=False, soft_wrap=True)
+        report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json)
+        if as_json:
+            print_json({"prompt": prompt, **report.as_dict(), "calibration": session.calibration})
+        else:
+            _print_report(report)
+
+
+def chat(
+    model: ModelOption = "smollm2-135m",
+    device: DeviceOption = "sim:",
+    cache: CacheOption = CacheFormat.INT4,
+    tokens: TokensOption = 128,
+    temperature: TemperatureOption = 0.0,
+    seed: SeedOption = 0,
+) -> None:
+    """Talk with a model; its cache keeps the conversation, so each turn processes only what is new.
+
+    An empty line ends the conversation.
+
+    Example: statecell chat --model smollm2-135m --cache int4
+    """
+    from statecell.runtime.turns import Conversation
+
+    with _session(model, device, cache) as session:
+        conversation = Conversation(session)
+        while message := _ask():
+            ids = conversation.ask(message)
+            report = _answer(session, ids, tokens, temperature, seed, quiet=False)
+            conversation.answered(report)
+            rate = f", {report.tokens_per_s:.2f} tokens/s" if report.tokens_per_s else ""
+            err().print(f"[{report.cache}: {report.tokens} tokens{rate}, {len(session.ids)} in the cache]", style="dim")
+
+
+def _ask() -> str:
+    try:
+        return str(typer.prompt("you", default="", show_default=False)).strip()
+    except typer.Abort:
+        return ""
+
+
+def _session(model: str, device: str, cache: CacheFormat) -> Session:
+    # torch and transformers take seconds to load: only where they are needed.
+    with err().status("loading torch and transformers"):
+        from statecell.runtime.session import Session
+
+    session = Session(model, device, cache.value)
+    err().print(
+        f"model {session.name}, cache format {session.cache_format}, device {session.device}, "
+        f"calibration {session.calibration}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return session
+
+
+def _answer(
+    session: Session, prompt: str | list[int], tokens: int, temperature: float, seed: int, *, quiet: bool
+) -> GenerationReport:
+    """Generate, with a progress bar while the prompt is processed and the text as it comes (unless `quiet`)."""
+
+    def show(text: str) -> None:
+        out().print(text, end="", markup=False, soft_wrap=True)
+
+    with Counting("reading the prompt, layers") as layers:
+        report = session.generate(
+            prompt,
+            max_new_tokens=tokens,
+            temperature=temperature,
+            seed=seed,
+            on_text=None if quiet else show,
+            on_prefill=layers,
+        )
+    if not quiet:
+        out().print()
+    return report
+
+
+def _print_report(report: GenerationReport) -> None:
+    def share(value: float | None) -> str | None:
+        return None if value is None else f"{100 * value:.1f} %"
+
+    print_facts(
+        "generation",
+        [
+            ("model", report.model),
+            ("device", report.device),
+            ("cache format", report.cache),
+            ("prompt tokens", report.prompt_tokens),
+            ("tokens", report.tokens),
+            ("tokens/s", report.tokens_per_s),
+            ("time to first token, s", report.time_to_first_token_s),
+            ("device cycles per token", report.cycles_per_token),
+            ("bytes read from the array per token", report.array_bytes_per_token),
+            ("  an FP16 cache would read", report.fp16_bytes_per_token),
+            ("bits per cached element", report.bits_per_element),
+            ("tokens that the float model ranks first", share(report.agreement)),
+            ("mean absolute logit difference", report.mean_logit_difference),
+            ("elements outside the calibrated range", report.saturated_elements),
+        ],
+    )

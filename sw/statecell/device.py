@@ -1,0 +1,283 @@
+"""The driver: one blocking, typed class over any transport. It speaks integers; runtime/ speaks floats and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statecell.errors import StatecellError
+from statecell.link.errors import LinkError
+from statecell.link.framing import FrameError, Request, Response, decode, describe
+from statecell.link.transport import Transport
+from statecell.spec import commands, frame
+from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Counters, Flag, Info, Opcode, Status
+from statecell.spec.fingerprint import fingerprint
+from statecell.spec.geometry import Geometry
+
+TRANSPORTS = "statecell.transports"
+"""Entry-point group of transports: the scheme of a URL names the function (rest of URL, timeout) -> Transport."""
+
+_BATCH_BYTES = 1 << 18
+"""Request bytes given to the transport at once, so that a time-out bounds a fraction of a second of work."""
+
+
+class DeviceError(StatecellError):
+    """The device refused a command; ``status`` says why. Nothing stored was changed by that command."""
+
+    def __init__(self, message: str, status: Status) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ProtocolError(DeviceError):
+    """The device could not read a frame: bad CRC, length, version or opcode."""
+
+
+class SlotError(DeviceError):
+    """A slot that does not exist, is closed, or is open already."""
+
+
+class ArrayFullError(DeviceError):
+    """No room for more rows."""
+
+
+class RowRangeError(DeviceError):
+    """A row range that is empty or beyond the rows held."""
+
+
+class UnsupportedFormatError(DeviceError):
+    """A storage format that this device was built without."""
+
+
+class SpecificationMismatch(StatecellError):
+    """Driver and device were made from different specifications."""
+
+
+_ERRORS: dict[Status, type[DeviceError]] = {
+    Status.BAD_SLOT: SlotError,
+    Status.SLOT_CLOSED: SlotError,
+    Status.SLOT_OPEN: SlotError,
+    Status.FULL: ArrayFullError,
+    Status.BAD_PAGE: ArrayFullError,
+    Status.BAD_RANGE: RowRangeError,
+    Status.BAD_COUNT: RowRangeError,
+    Status.BAD_FLAGS: UnsupportedFormatError,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Answer to one ATTEND: ``out`` int16 [n, d]; ``block`` int64 [n], see formats.output_exponent."""
+
+    out: NDArray[np.int16]
+    block: NDArray[np.int64]
+
+
+class Device:
+    """An attention array behind a transport; a context manager.
+
+    Every method blocks until the device has answered or ``timeout`` seconds have passed (LinkTimeout). A refused
+    command raises a subclass of DeviceError and has changed nothing on the device. Not for several threads at once.
+    """
+
+    def __init__(self, transport: Transport, *, timeout: float = 30.0) -> None:
+        """Take over ``transport``. Raises SpecificationMismatch if the device was made from another specification."""
+        self._transport = transport
+        self._timeout = timeout
+        self._sequence = 0
+        try:
+            self.info = self._read_info()
+        except BaseException:
+            transport.close()
+            raise
+        i = self.info
+        self.geometry = Geometry(
+            name="device", head_dim=i.head_dim, rows=i.rows, lanes=i.lanes, slots=i.slots, tiles=i.tiles,
+            pages_per_slot=i.pages_per_slot, group=i.group, page_rows=i.page_rows, link_bytes=i.link_bytes,
+            query_bits=i.query_bits, zero_point=bool(i.zero_point), clock_hz=i.clock_hz,
+        )
+
+    @classmethod
+    def open(cls, url: str, *, timeout: float = 30.0) -> Device:
+        """Open a device by URL: ``sim:`` or ``sim:CONFIG`` for the Verilated simulator; installed transports add more.
+
+        Raises LinkError for a scheme that no installed package provides, or if the transport cannot open it.
+        """
+        scheme, colon, rest = url.partition(":")
+        known = {e.name: e for e in entry_points(group=TRANSPORTS)}
+        if not colon or scheme not in known:
+            raise LinkError(
+                f"{url!r} is not a device this installation can open; a URL begins with one of "
+                f"{', '.join(sorted(f'{name}:' for name in known)) or '(none installed)'}"
+            )
+        return cls(known[scheme].load()(rest, timeout=timeout), timeout=timeout)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the transport back."""
+        self._transport.close()
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+    def submit(self, requests: Sequence[Request]) -> list[Response]:
+        """Carry out commands in order, pipelined; returns the responses, whatever their status.
+
+        Raises FrameError if a response is damaged or out of order, LinkTimeout if the device falls silent.
+        """
+        responses: list[Response] = []
+        batch: list[bytes] = []
+        sequences: list[int] = []
+        size = 0
+        link_bytes = self._transport.link_bytes
+        for i, request in enumerate(requests):
+            batch.append(request.encode(self._sequence, link_bytes))
+            sequences.append(self._sequence)
+            self._sequence = (self._sequence + 1) % 0xFFFF
+            size += len(batch[-1])
+            if size >= _BATCH_BYTES or i == len(requests) - 1:
+                for sequence, data in zip(sequences, self._transport.exchange(batch, timeout=self._timeout), strict=True):
+                    responses.append(self._checked(data, sequence, requests[len(responses)].opcode))
+                batch, sequences, size = [], [], 0
+        return responses
+
+    def require(self, requests: Sequence[Request]) -> list[Response]:
+        """``submit``, then raise the DeviceError of the first refused command, if any was refused."""
+        responses = self.submit(requests)
+        for request, response in zip(requests, responses, strict=True):
+            if response.status is not Status.OK:
+                raise _ERRORS.get(response.status, ProtocolError)(
+                    f"{request.opcode.name} on slot {request.slot} was refused ({response.status.name}): "
+                    f"{describe(response.status)}", response.status,
+                )
+        return responses
+
+    def open_slot(self, slot: int) -> None:
+        """Open a slot with no pages and no rows. Raises SlotError."""
+        self.require([Request(opcode=Opcode.OPEN, slot=slot)])
+
+    def free_slot(self, slot: int) -> None:
+        """Close a slot. Raises SlotError."""
+        self.require([Request(opcode=Opcode.FREE, slot=slot)])
+
+    def map_pages(self, slot: int, pages: Sequence[int]) -> int:
+        """Append pages to a slot; returns the pages mapped. Raises SlotError, ArrayFullError."""
+        return self.require([map_request(slot, pages)])[0].value
+
+    def truncate(self, slot: int, rows: int) -> None:
+        """Keep the first ``rows`` rows of a slot. Raises SlotError, RowRangeError."""
+        self.require([Request(opcode=Opcode.TRUNCATE, slot=slot, count=rows)])
+
+    def append(self, slot: int, k: Any, v: Any, *, wide: bool = False, zero_point: bool = False) -> int:
+        """Store tokens: k, v int16 [n, d] (numpy or torch); returns the rows held (two a token if ``wide``).
+
+        Raises ValueError for another dtype or shape, and SlotError, ArrayFullError, UnsupportedFormatError.
+        """
+        flags = (Flag.WIDE if wide else 0) | (Flag.ZERO_POINT if zero_point else 0)
+        return self.require([append_request(slot, self._vectors("k", k), self._vectors("v", v), flags)])[0].value
+
+    def attend(self, slot: int, q: Any, start: Any, end: Any, shift: int) -> Attention:
+        """Attention of q int16 [n, d], n <= lanes, over rows start[i] .. end[i] - 1 of the slot.
+
+        ``shift`` as in docs/numerics.md: scores are 2^-shift times the product of the rotated integers, in log2 units.
+        Raises ValueError for another dtype or shape, and SlotError, RowRangeError.
+        """
+        vectors = self._vectors("q", q)
+        request = attend_request(slot, vectors, np.asarray(start), np.asarray(end), shift)
+        return attention(self.require([request])[0], len(vectors), self.geometry.head_dim)
+
+    def read_rows(self, slot: int, first: int, count: int) -> tuple[bytes, bytes]:
+        """Raw key rows and raw value rows, geometry.row_bytes each. Raises SlotError, RowRangeError."""
+        payload = self.require([Request(opcode=Opcode.READ_ROWS, slot=slot, first=first, count=count)])[0].payload
+        pairs = np.frombuffer(payload, np.uint8).reshape(count, 2, self.geometry.row_bytes)
+        return pairs[:, 0].tobytes(), pairs[:, 1].tobytes()
+
+    def write_rows(self, slot: int, keys: bytes, values: bytes) -> int:
+        """Append raw rows to a slot; returns the rows held. Raises ValueError, SlotError, ArrayFullError."""
+        size = self.geometry.row_bytes
+        if len(keys) != len(values) or len(keys) % size:
+            raise ValueError(f"raw rows must be equally many key and value rows of {size} bytes each")
+        pairs = np.stack([np.frombuffer(x, np.uint8).reshape(-1, size) for x in (keys, values)], 1)
+        request = Request(opcode=Opcode.WRITE_ROWS, slot=slot, count=len(keys) // size, payload=pairs.tobytes())
+        return self.require([request])[0].value
+
+    def counters(self, *, clear: bool = False) -> Counters:
+        """Counters since reset or the last clear; ``clear`` sets them to zero after reading."""
+        count = commands.CLEAR_COUNTERS if clear else 0
+        payload = self.require([Request(opcode=Opcode.COUNTERS, count=count)])[0].payload
+        values = np.frombuffer(payload, "<u8")
+        return Counters(**{name: int(values[i]) for i, name in enumerate(COUNTER_FIELDS)})
+
+    def reset(self) -> None:
+        """Close every slot and clear the counters."""
+        self.require([Request(opcode=Opcode.RESET)])
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _read_info(self) -> Info:
+        payload = self.require([Request(opcode=Opcode.INFO)])[0].payload
+        words = np.frombuffer(payload, "<u4")
+        if len(words) < 2 or words[1] != fingerprint():
+            found = f"{int(words[1]):#010x}" if len(words) > 1 else "none"
+            raise SpecificationMismatch(
+                f"the device's specification fingerprint is {found}, this driver's is {fingerprint():#010x}; "
+                "use the driver release that the device was built from, or build the device again"
+            )
+        return Info(**{name: int(words[i]) for i, name in enumerate(INFO_FIELDS)})
+
+    def _checked(self, data: bytes, sequence: int, opcode: Opcode) -> Response:
+        response = decode(data, self._transport.link_bytes)
+        if response.status is Status.OK and (response.sequence != sequence or response.opcode != opcode):
+            raise FrameError(
+                f"a response answers request {response.sequence} ({response.opcode:#04x}), request {sequence} "
+                f"({opcode:#04x}) was due; reset the device"
+            )
+        return response
+
+    def _vectors(self, name: str, x: Any) -> NDArray[np.int16]:
+        array = np.asarray(x)
+        if array.dtype != np.int16 or array.ndim != 2 or array.shape[1] != self.geometry.head_dim:
+            raise ValueError(
+                f"{name} is {array.dtype} {list(array.shape)}; the device takes int16 [n, {self.geometry.head_dim}]"
+            )
+        return array
+
+
+# -- requests, for callers that submit many at once ---------------------------------------------------------------------
+def map_request(slot: int, pages: Sequence[int]) -> Request:
+    """MAP of these page numbers."""
+    payload = frame.pad(np.asarray(pages, dtype="<u2").tobytes())
+    return Request(opcode=Opcode.MAP, slot=slot, count=len(pages), payload=payload)
+
+
+def append_request(slot: int, k: NDArray[np.int16], v: NDArray[np.int16], flags: int = 0) -> Request:
+    """APPEND of k, v int16 [n, d]. Raises ValueError if their shapes differ."""
+    if k.shape != v.shape:
+        raise ValueError(f"k is {list(k.shape)} and v is {list(v.shape)}; they must be alike")
+    payload = np.stack([k, v], 1).astype("<i2", copy=False).tobytes()
+    return Request(opcode=Opcode.APPEND, slot=slot, count=len(k), flags=flags, payload=payload)
+
+
+def attend_request(slot: int, q: NDArray[np.int16], start: NDArray[Any], end: NDArray[Any], shift: int) -> Request:
+    """ATTEND of q int16 [n, d] over rows start[i] .. end[i] - 1."""
+    bounds = frame.pad(np.stack([start, end], -1).astype("<u2").tobytes())
+    return Request(
+        opcode=Opcode.ATTEND, slot=slot, count=len(q), shift=shift,
+        payload=bounds + q.astype("<i2", copy=False).tobytes(),
+    )
+
+
+def attention(response: Response, count: int, head_dim: int) -> Attention:
+    """The vectors and block exponents in the payload of an ATTEND response."""
+    size = 2 * count * head_dim
+    out = np.frombuffer(response.payload, "<i2", count * head_dim).reshape(count, head_dim)
+    block = np.frombuffer(response.payload, np.uint8, count, size)
+    return Attention(out=out.astype(np.int16, copy=False), block=block.astype(np.int64))

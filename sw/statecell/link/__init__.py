@@ -1,0 +1,1 @@
+"""Links between driver and device: frames in, frames out."""

@@ -1,0 +1,1 @@
+"""The glue between Hugging Face transformers and an attention engine (a device, or the integer model)."""

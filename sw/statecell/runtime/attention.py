@@ -1,0 +1,224 @@
+"""`attach` an engine to a transformers model, `detach` it again."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from statecell.runtime import calibration as calibrations
+from statecell.runtime.cache import SlotCache
+from statecell.runtime.calibration import Calibration
+from statecell.runtime.compute import slot_attention
+from statecell.runtime.engine import Engine
+from statecell.runtime.errors import CacheStateError, UnsupportedError
+from statecell.runtime.masking import slot_mask
+from statecell.runtime.sharing import share
+from statecell.runtime.state import CACHE_FORMATS, CacheFormat, Tally
+from statecell.runtime.support import check_call, check_generation, check_head_dim, model_geometry
+
+IMPLEMENTATION = "statecell"
+_HOOKED_METHODS = ("_prepare_cache_for_generation", "_prefill", "prepare_inputs_for_generation")
+_log = logging.getLogger("statecell")
+_attachments: weakref.WeakKeyDictionary[PreTrainedModel, Attachment] = weakref.WeakKeyDictionary()
+
+
+class Attachment:
+    """A model with its attention in an engine, as returned by `attach`.
+
+    `calibration` is the one in use, None for neutral scales; `tally` counts the converted and the saturated elements.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, engine: Engine, calibration: Calibration | None, cache_format: CacheFormat
+    ) -> None:
+        self.geometry = model_geometry(model)
+        check_head_dim(self.geometry.head_dim, engine.head_dim)
+        if calibration is None:
+            calibration = calibrations.builtin(model)
+        else:
+            calibration.check(self.geometry)
+        self.calibration = calibration
+        self.cache_format = cache_format
+        self.tally = Tally()
+        self._shared = share(engine)
+        self._model = weakref.ref(model)
+        self._parameters = [name for name in inspect.signature(model.forward).parameters if name != "self"]
+        self._previous = model.config._attn_implementation
+        model.set_attn_implementation(IMPLEMENTATION)
+        config = model.config.get_text_config(decoder=True)
+        if model.config._attn_implementation != IMPLEMENTATION or config._attn_implementation != IMPLEMENTATION:
+            model.set_attn_implementation(self._previous)
+            raise UnsupportedError(
+                f"a model of type {model.config.model_type} does not use transformers' attention interface, so its "
+                "attention cannot be moved to an engine; use a model that does, such as Llama, Qwen or Mistral"
+            )
+        self._handles = [
+            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            model.register_forward_hook(self._after_forward, with_kwargs=True),
+        ]
+        # Instance attributes, found before the class's methods: the model's code stays, and `detach` deletes them.
+        self._hook(model, "_prepare_cache_for_generation", self._prepare_cache)
+        self._hook(model, "_prefill", self._prefill)
+        self._hook(model, "prepare_inputs_for_generation", self._prepare_inputs)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that the model is attached to."""
+        return self._shared.engine
+
+    def new_cache(self) -> SlotCache:
+        """An empty cache for one batch; `generate` and the model itself make one where none is passed."""
+        return SlotCache(
+            self._shared,
+            layers=self.geometry.layers,
+            calibration=self.calibration,
+            cache_format=self.cache_format,
+            tally=self.tally,
+        )
+
+    def release(self) -> None:
+        """Undo what the constructor changed in the model."""
+        model = self._model()
+        if model is None:
+            return
+        for handle in self._handles:
+            handle.remove()
+        for name in _HOOKED_METHODS:
+            delattr(model, name)
+        model.set_attn_implementation(self._previous)
+
+    def _hook(self, model: PreTrainedModel, name: str, replacement: Callable) -> None:
+        original = getattr(model, name)
+
+        @functools.wraps(original)  # transformers reads the signature
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        setattr(model, name, hooked)
+
+    def _prepare_cache(
+        self, original: Callable, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *rest: Any
+    ) -> Any:
+        """Refuse unsupported kinds of generation, and give `generate` a slot cache where the caller passed none."""
+        check_generation(getattr(generation_mode, "value", str(generation_mode)), generation_config)
+        if model_kwargs.get("cache") is None:
+            model_kwargs["cache"] = self.new_cache()
+            return None
+        self._check_cache(model_kwargs["cache"]).state.check()
+        return original(generation_config, model_kwargs, generation_mode, *rest)
+
+    def _prefill(
+        self,
+        original: Callable,
+        input_ids: Any,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        """Where `generate` got the whole history, whose stored part it will skip, compare that part with the cache."""
+        cache, mask = model_kwargs.get("cache"), model_kwargs.get("attention_mask")
+        length = getattr(generation_config, "_mask_length", -1) if mask is None else mask.shape[1]
+        if isinstance(cache, SlotCache) and cache.sequences and length == input_ids.shape[1]:
+            cache.check_history(input_ids)
+        return original(input_ids, generation_config, model_kwargs, *rest, **named)
+
+    def _prepare_inputs(self, original: Callable, input_ids: Any, *args: Any, **named: Any) -> Any:
+        """Refuse a first step that would store the history again, as prompt lookup does with the whole history."""
+        cache = named.get("cache")
+        whole = named.get("is_first_iteration") and named.get("next_sequence_length") is None
+        if whole and isinstance(cache, SlotCache) and cache.repeats_history(input_ids):
+            raise CacheStateError(
+                "the input repeats the history that the cache holds, and this kind of generation does not skip it; "
+                "pass only the new ids, with an attention_mask over the whole history"
+            )
+        return original(input_ids, *args, **named)
+
+    def _before_forward(
+        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]]:
+        named = dict(zip(self._parameters, args, strict=False)) | kwargs
+        if named.get("cache") is None:
+            old_name = named.pop("past_key_values", None)
+            named["cache"] = old_name if old_name is not None else self.new_cache()
+        cache = self._check_cache(named["cache"])
+        check_call(model, 0.0, named)
+        cache.begin_forward(named.get("input_ids"))
+        return (), named
+
+    def _after_forward(self, _model: Any, _args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+        kwargs["cache"].end_forward()
+
+    def _check_cache(self, cache: Any) -> SlotCache:
+        if not isinstance(cache, SlotCache):
+            raise UnsupportedError(
+                f"a {type(cache).__name__} was passed to a model that is attached to an engine; pass a cache made by "
+                "the attachment's new_cache(), or leave it out"
+            )
+        if cache.state.engine is not self._shared or len(cache) != self.geometry.layers:
+            raise CacheStateError(
+                "the cache belongs to another model or engine; pass one made by this attachment's new_cache()"
+            )
+        return cache
+
+
+def attach(
+    model: PreTrainedModel,
+    engine: Engine,
+    *,
+    calibration: Calibration | None = None,
+    cache_format: str = "int4",
+) -> Attachment:
+    """Move the attention of a model, and its KV cache, to an engine.
+
+    Afterwards `model.generate(...)` and `model(...)` are used as always; for several turns pass the cache of the last
+    one (`return_dict_in_generate=True`, then `.cache`, or one from the returned attachment's `new_cache()`).
+
+    `cache_format` is "int4" (4-bit rows, the first token of each sequence in 8 bits) or "int8" (all rows in 8 bits).
+    `calibration` None takes the one shipped for these weights, or else neutral scales from the first prompt. The log
+    (logger "statecell") says which format and calibration are in force.
+
+    Raises UnsupportedError where the model's attention is of a kind that the engine does not compute, the head_dim
+    differs, the format is unknown, or the model is attached already; CalibrationError where the calibration is for
+    another shape. The model is then unchanged.
+    """
+    if cache_format not in CACHE_FORMATS:
+        raise UnsupportedError(
+            f"cache format {cache_format!r} is not known to the engine; use one of {', '.join(CACHE_FORMATS)}, or "
+            "detach for a float cache"
+        )
+    if model in _attachments:
+        raise UnsupportedError("the model is attached to an engine already; detach it first")
+    AttentionInterface.register(IMPLEMENTATION, slot_attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, slot_mask)
+    attachment = Attachment(model, engine, calibration, cast(CacheFormat, cache_format))
+    _attachments[model] = attachment
+    used = attachment.calibration
+    _log.info(
+        "attention of %s attached: cache format %s, calibration %s, %s",
+        model.config.model_type,
+        cache_format,
+        f"{used.model} on {used.text}" if used is not None else "neutral (no means, scales from the first prompt)",
+        attachment.geometry,
+    )
+    return attachment
+
+
+def detach(model: PreTrainedModel) -> None:
+    """Give a model its former attention back. Raises UnsupportedError where it is not attached."""
+    attachment = _attachments.pop(model, None)
+    if attachment is None:
+        raise UnsupportedError("the model is not attached to an engine, so there is nothing to detach")
+    attachment.release()
+
+
+def attachment_of(model: torch.nn.Module) -> Attachment | None:
+    """The attachment of a model, or None."""
+    return _attachments.get(cast(PreTrainedModel, model))

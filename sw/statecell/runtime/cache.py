@@ -1,0 +1,159 @@
+"""A transformers cache whose layers hold slots of an engine instead of tensors."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.cache_utils import Cache
+
+from statecell.runtime.calibration import Calibration
+from statecell.runtime.errors import CacheStateError, UnsupportedError
+from statecell.runtime.layer import SlotLayer
+from statecell.runtime.sharing import SharedEngine
+from statecell.runtime.state import CacheFormat, SlotState, Tally
+
+
+class SlotCache(Cache):
+    """Cache of one batch of sequences in an engine.
+
+    Made by the attachment's `new_cache`; `close` gives the slots back, `del` lets the engine's next use do so. A cache
+    goes on from turn to turn: pass it as `cache=` with the whole history, or with the new ids and a mask over the whole
+    history. A forward pass that ends early after it has begun to store rows leaves the cache broken: it then refuses
+    further use until `reset`.
+    """
+
+    def __init__(
+        self,
+        engine: SharedEngine,
+        *,
+        layers: int,
+        calibration: Calibration | None,
+        cache_format: CacheFormat,
+        tally: Tally,
+    ) -> None:
+        self.state = SlotState(engine=engine, calibration=calibration, cache_format=cache_format, tally=tally)
+        super().__init__(layers=[SlotLayer(self.state, index) for index in range(layers)])
+        self._incoming: NDArray[np.int64] | None = None
+        self._in_forward = False
+        # The layers do not refer to this object, so `del` runs the finaliser at once, which only notes the slots.
+        self._finalizer = weakref.finalize(self, engine.discard, self.state.slots)
+        self._finalizer.atexit = False
+
+    @property
+    def token_counts(self) -> list[int]:
+        """Stored tokens of each sequence, without padding."""
+        return [int(count) for count in self.state.valid.sum(axis=1)]
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of the batch; 0 before the first forward pass."""
+        return int(self.state.valid.shape[0])
+
+    def begin_forward(self, input_ids: torch.Tensor | None) -> None:
+        """Called before a forward pass with the ids it will process (None where embeddings are passed)."""
+        self.state.check()
+        if self._in_forward and self.state.dirty:
+            self.state.fault = "its last forward pass did not finish, so its layers hold different numbers of tokens"
+            self.state.check()
+        if self._in_forward:  # left by a pass that was refused before anything was stored
+            if self.sequences == 0:
+                self.reset()
+            for layer in self._slot_layers():
+                layer.pending = None
+        self._in_forward, self.state.dirty = True, False
+        self._incoming = None if input_ids is None else input_ids.detach().cpu().numpy()
+
+    def end_forward(self) -> None:
+        """Called after a forward pass that returned."""
+        self._in_forward, self.state.dirty = False, False
+        state, new = self.state, self._incoming
+        past = state.plan.past if state.plan is not None else 0
+        if new is None or (past and state.ids is None):
+            state.ids = None
+        else:
+            state.ids = new.copy() if state.ids is None else np.concatenate([state.ids, new], axis=1)
+
+    def check_history(self, input_ids: torch.Tensor) -> None:
+        """Raise CacheStateError unless the whole history `input_ids` [B, n] begins with the ids stored here."""
+        past = self.get_seq_length()
+        ids = input_ids.detach().cpu().numpy()
+        if ids.shape[1] <= past:
+            raise CacheStateError(
+                f"the cache holds {past} tokens and the input has {ids.shape[1]}, so nothing new is left to process; "
+                "pass the whole history and new tokens, or only the new ids together with an attention_mask over the "
+                "whole history"
+            )
+        if self.state.ids is None or ids.shape[0] != self.state.ids.shape[0]:
+            return
+        differs = (ids[:, :past] != self.state.ids) & self.state.valid
+        if differs.any():
+            sequence, position = (int(i) for i in np.argwhere(differs)[0])
+            raise CacheStateError(
+                f"the input differs from the cached history at token {position} of sequence {sequence}, so stored "
+                "rows would be reused for other text; crop the cache to the part that is unchanged, or start a new one"
+            )
+
+    def repeats_history(self, input_ids: torch.Tensor) -> bool:
+        """Whether the input is longer than the stored history and begins with it."""
+        ids, past = self.state.ids, self.get_seq_length()
+        if ids is None or past == 0 or input_ids.shape[0] != ids.shape[0] or input_ids.shape[1] <= past:
+            return False
+        return bool((input_ids[:, :past].detach().cpu().numpy() == ids).all())
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last `-tokens_to_remove` positions of every sequence."""
+        if tokens_to_remove > 0:
+            raise ValueError(
+                f"crop takes a negative count of tokens to remove, got {tokens_to_remove}; pass {-tokens_to_remove}"
+            )
+        state = self.state
+        state.check()
+        if tokens_to_remove == 0 or not state.valid.shape[1]:
+            return
+        state.fault = "cropping it did not finish"
+        before = state.valid.sum(axis=1)
+        state.valid = state.valid[:, :tokens_to_remove]
+        state.plan = None
+        state.ids = None if state.ids is None else state.ids[:, :tokens_to_remove]
+        after = state.valid.sum(axis=1)
+        for layer in self._slot_layers():
+            layer.positions = state.valid.shape[1]
+            for b in np.flatnonzero(after < before):
+                for slot in layer.slots[b]:
+                    state.engine.truncate(slot, int(after[b]))
+        state.fault = None
+
+    def reset(self) -> None:
+        """Forget everything: the slots are freed and the cache is as new, a broken one too."""
+        self.state.engine.free(self.state.slots)
+        self.state.slots.clear()
+        for layer in self._slot_layers():
+            layer.reset()
+        self.state.valid = np.zeros((0, 0), np.bool_)
+        self.state.ids, self.state.plan, self.state.fault = None, None, None
+        self._incoming, self._in_forward, self.state.dirty = None, False, False
+
+    def close(self) -> None:
+        """Give the slots back now. A second call does nothing, any other use afterwards raises CacheStateError."""
+        self.reset()
+        self.state.fault = "it is closed"
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Refuse to copy stored rows."""
+        self._refuse_batch_change("batch_repeat_interleave")
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Refuse to drop or copy sequences."""
+        self._refuse_batch_change("batch_select_indices")
+
+    def _refuse_batch_change(self, what: str) -> None:
+        if self.sequences:
+            raise UnsupportedError(
+                f"{what} would copy stored rows between sequences, which slots do not allow; start a new cache"
+            )
+
+    def _slot_layers(self) -> list[SlotLayer]:
+        return [layer for layer in self.layers if isinstance(layer, SlotLayer) and layer.is_initialized]

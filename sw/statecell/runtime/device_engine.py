@@ -1,0 +1,150 @@
+"""The engine that runs on a device: pages, tokens to rows, passes of M query lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from statecell.device import ArrayFullError, Device, append_request, attend_request, attention, map_request
+from statecell.link.framing import Request
+from statecell.runtime.engine import Append, Attend, Attended
+from statecell.runtime.tokens import TokenMap
+from statecell.spec import formats
+from statecell.spec.commands import Counters, Flag, Opcode, Status
+
+_APPEND_TOKENS = 64
+"""Tokens of one APPEND frame: 16 KiB at head_dim 64, so that a frame never fills a link buffer on its own."""
+
+
+class _Slot:
+    def __init__(self) -> None:
+        self.tokens = TokenMap()
+        self.pages: list[int] = []
+
+
+class DeviceEngine:
+    """Engine over a Device, which it owns the slots and pages of; ``close`` closes the device.
+
+    Raises what Device raises. ArrayFullError is raised before anything is sent when an append does not fit.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._geometry = device.geometry
+        device.reset()
+        self._slots: dict[int, _Slot] = {}
+        self._free_slots = list(range(self._geometry.slots))[::-1]
+        self._free_pages = [list(range(self._geometry.pages))[::-1] for _ in range(self._geometry.tiles)]
+
+    @property
+    def head_dim(self) -> int:
+        """Lanes d of a row."""
+        return self._geometry.head_dim
+
+    @property
+    def lanes(self) -> int:
+        """Queries that one pass serves."""
+        return self._geometry.lanes
+
+    def open_slots(self, count: int) -> list[int]:
+        """Open empty slots; ArrayFullError if the device has no ``count`` slots left."""
+        if count > len(self._free_slots):
+            raise ArrayFullError(
+                f"{count} slots were asked for and {len(self._free_slots)} of the device's {self._geometry.slots} are "
+                "free; close other sequences, or use a configuration with more slots", Status.FULL)
+        slots = [self._free_slots.pop() for _ in range(count)]
+        self.device.require([Request(opcode=Opcode.OPEN, slot=s) for s in slots])
+        self._slots.update({s: _Slot() for s in slots})
+        return slots
+
+    def free_slots(self, slots: Sequence[int]) -> None:
+        """Close slots and take their pages back."""
+        self.device.require([Request(opcode=Opcode.FREE, slot=s) for s in slots])
+        for s in slots:
+            self._free_pages[s % self._geometry.tiles].extend(self._slots.pop(s).pages)
+            self._free_slots.append(s)
+
+    def length(self, slot: int) -> int:
+        """Tokens stored in a slot."""
+        return len(self._slots[slot].tokens)
+
+    def truncate(self, slot: int, tokens: int) -> None:
+        """Keep the first ``tokens`` tokens; the slot keeps its pages."""
+        state = self._slots[slot]
+        state.tokens.truncate(tokens)
+        self.device.truncate(slot, state.tokens.rows)
+
+    def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
+        """Do the items in order, in one pipelined exchange."""
+        pages = self._allocate(items)
+        requests: list[Request] = []
+        spans: list[tuple[int, int]] = []
+        for item in items:
+            first = len(requests)
+            if isinstance(item, Append):
+                if pages.get(item.slot):
+                    requests.append(map_request(item.slot, pages.pop(item.slot)))
+                self._append(item, requests)
+            else:
+                self._attend(item, requests)
+            spans.append((first, len(requests)))
+        responses = self.device.require(requests)
+        results: list[Attended | None] = []
+        for item, (first, end) in zip(items, spans, strict=True):
+            if isinstance(item, Append):
+                results.append(None)
+                continue
+            parts = [attention(responses[i], requests[i].count, self.head_dim) for i in range(first, end)]
+            block = np.concatenate([p.block for p in parts])
+            results.append(Attended(out=np.concatenate([p.out for p in parts]),
+                                    exponent=block + formats.output_exponent(0, self.head_dim)))
+        return results
+
+    def counters(self) -> Counters:
+        """The device's counters since it was opened."""
+        return self.device.counters()
+
+    def close(self) -> None:
+        """Close the device."""
+        self.device.close()
+
+    def _allocate(self, items: Sequence[Append | Attend]) -> dict[int, list[int]]:
+        """Pages that the appends need, taken from the free lists; nothing is taken if they do not all fit."""
+        rows: dict[int, int] = {}
+        for item in items:
+            if isinstance(item, Append):
+                held = rows.get(item.slot, self._slots[item.slot].tokens.rows)
+                rows[item.slot] = held + len(item.k) * (2 if item.wide else 1)
+        g = self._geometry
+        need = {s: max(0, -(-r // g.page_rows) - len(self._slots[s].pages)) for s, r in rows.items()}
+        wanted = [sum(n for s, n in need.items() if s % g.tiles == tile) for tile in range(g.tiles)]
+        for tile, free in enumerate(self._free_pages):
+            if wanted[tile] > len(free):
+                raise ArrayFullError(
+                    f"the array is full: {wanted[tile]} more pages of {g.page_rows} rows are needed in tile {tile} and "
+                    f"{len(free)} of {g.pages} are free; shorten the text, free other sequences, or use a "
+                    "configuration with more rows", Status.FULL)
+        longest = max(rows.values(), default=0)
+        if longest > g.slot_rows:
+            raise ArrayFullError(f"a sequence would need {longest} rows and a slot holds at most {g.slot_rows}; "
+                                 "shorten the text or use a configuration with more pages per slot", Status.FULL)
+        taken = {s: [self._free_pages[s % g.tiles].pop() for _ in range(n)] for s, n in need.items() if n}
+        for s, new in taken.items():
+            self._slots[s].pages.extend(new)
+        return taken
+
+    def _append(self, item: Append, requests: list[Request]) -> None:
+        flags = Flag.WIDE if item.wide else 0
+        for i in range(0, len(item.k), _APPEND_TOKENS):
+            part = slice(i, i + _APPEND_TOKENS)
+            requests.append(append_request(item.slot, item.k[part], item.v[part], flags))
+        self._slots[item.slot].tokens.append(len(item.k), wide=item.wide)
+
+    def _attend(self, item: Attend, requests: list[Request]) -> None:
+        tokens = self._slots[item.slot].tokens
+        start, end = tokens.row(item.start), tokens.row(item.end)
+        shift = formats.score_shift(item.shift, self.head_dim)
+        for i in range(0, len(item.q), self.lanes):
+            part = slice(i, i + self.lanes)
+            requests.append(attend_request(item.slot, item.q[part], start[part], end[part], shift))

@@ -1,0 +1,80 @@
+"""Open an engine by address: a device behind any installed transport, or the integer model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from statecell.device import Device
+from statecell.runtime.device_engine import DeviceEngine
+from statecell.runtime.engine import Engine
+from statecell.runtime.errors import UnsupportedError
+from statecell.runtime.model_engine import ModelEngine
+from statecell.spec.fingerprint import fingerprint
+from statecell.spec.geometry import CONFIGS, Geometry, config
+
+MODEL_SCHEME = "model"
+# Which configuration an address without a name means, by the head_dim of the model that it is opened for.
+DEFAULTS = {32: "glassllm", 64: "smollm2", 128: "wide128"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedEngine:
+    """An engine, the geometry behind it, and the full address that it was opened with."""
+
+    engine: Engine
+    geometry: Geometry
+    address: str
+
+
+def open_engine(url: str, head_dim: int) -> OpenedEngine:
+    """The engine at `url`, for a model with `head_dim`.
+
+    `model:CONFIG` is the bit-exact integer model in PyTorch, `sim:CONFIG` the Verilated simulator, and installed
+    transports add more. Without a CONFIG `model:` and `sim:` take the one for this head_dim.
+
+    Raises LinkError for a scheme that nothing installed provides, GeometryError for an unknown configuration,
+    UnsupportedError where no configuration has this head_dim, and what the transport raises.
+    """
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in (MODEL_SCHEME, "sim") and not rest.partition("?")[0]:
+        if head_dim not in DEFAULTS:
+            raise UnsupportedError(
+                f"The model has head_dim {head_dim}, and no device configuration has: use a model with one of "
+                f"{', '.join(map(str, DEFAULTS))}."
+            )
+        url = f"{scheme}:{DEFAULTS[head_dim]}{rest}"
+        rest = url.partition(":")[2]
+    if colon and scheme == MODEL_SCHEME:
+        geometry = config(rest)
+        return OpenedEngine(engine=ModelEngine(geometry), geometry=geometry, address=url)
+    device = Device.open(url)
+    try:
+        return OpenedEngine(engine=DeviceEngine(device), geometry=device.geometry, address=url)
+    except BaseException:
+        device.close()
+        raise
+
+
+def describe(url: str) -> dict[str, Any]:
+    """What the device at `url` says about itself, as plain values. Raises as `open_engine`."""
+    scheme, _, rest = url.partition(":")
+    if scheme == MODEL_SCHEME:
+        geometry = config(rest or DEFAULTS[64])
+        facts: dict[str, Any] = {"kind": "integer model in PyTorch", **geometry.as_dict()}
+    else:
+        with Device.open(url) as device:
+            geometry, info = device.geometry, device.info
+        # The device does not know the name of its configuration, its address does.
+        facts = {"kind": "device", **geometry.as_dict(), "protocol_version": info.version}
+        facts["name"] = next((name for name, known in CONFIGS.items() if _same(known, geometry)), "unnamed")
+        facts["build"] = f"{info.build_high:08x}{info.build_low:08x}"
+    facts["bits_per_element"] = geometry.bits_per_element
+    facts["tokens_per_slot"] = geometry.slot_rows
+    facts["array_bytes"] = 2 * geometry.tiles * geometry.rows * geometry.row_bits // 8
+    facts["fingerprint"] = f"{fingerprint():08x}"
+    return facts
+
+
+def _same(known: Geometry, found: Geometry) -> bool:
+    return known.as_dict() | {"name": ""} == found.as_dict() | {"name": ""}

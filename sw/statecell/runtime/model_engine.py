@@ -1,0 +1,123 @@
+"""The engine that runs on the integer model: what the device would answer, bit for bit, at PyTorch speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from statecell.model import integer
+from statecell.model.rows import Rows
+from statecell.runtime.engine import Append, Attend, Attended
+from statecell.runtime.tokens import TokenMap
+from statecell.spec import formats
+from statecell.spec.commands import COUNTER_FIELDS, Counters
+from statecell.spec.geometry import Geometry
+
+_QUERIES = 384
+"""Queries of one vectorised pass: bounds memory, and lets causal prefill skip rows that nobody sees yet."""
+
+
+class _Slot:
+    def __init__(self) -> None:
+        self.tokens = TokenMap()
+        self.keys: Rows | None = None
+        self.values: Rows | None = None
+
+
+class ModelEngine:
+    """Engine over the integer model, with as many slots and rows as memory holds.
+
+    ``zero_point`` stores 4-bit rows in zero-point groups (needs a geometry with zero points). Rows and passes are
+    counted as the device counts them; cycles stay 0.
+    """
+
+    def __init__(self, geometry: Geometry, *, zero_point: bool = False) -> None:
+        self._geometry = geometry
+        self._zero_point = zero_point
+        self._slots: dict[int, _Slot] = {}
+        self._next = 0
+        self._counters = Counters(**dict.fromkeys(COUNTER_FIELDS, 0))
+
+    @property
+    def head_dim(self) -> int:
+        """Lanes d of a row."""
+        return self._geometry.head_dim
+
+    @property
+    def lanes(self) -> int:
+        """Queries that one pass of the device serves."""
+        return self._geometry.lanes
+
+    def open_slots(self, count: int) -> list[int]:
+        """Open empty slots."""
+        slots = list(range(self._next, self._next + count))
+        self._next += count
+        self._slots.update({s: _Slot() for s in slots})
+        return slots
+
+    def free_slots(self, slots: Sequence[int]) -> None:
+        """Drop slots."""
+        for s in slots:
+            del self._slots[s]
+
+    def length(self, slot: int) -> int:
+        """Tokens stored in a slot."""
+        return len(self._slots[slot].tokens)
+
+    def truncate(self, slot: int, tokens: int) -> None:
+        """Keep the first ``tokens`` tokens."""
+        state = self._slots[slot]
+        state.tokens.truncate(tokens)
+        kept = slice(0, state.tokens.rows)
+        if state.keys is not None and state.values is not None:
+            state.keys, state.values = state.keys.take(kept), state.values.take(kept)
+
+    def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
+        """Do the items in order."""
+        return [self._append(item) if isinstance(item, Append) else self._attend(item) for item in items]
+
+    def counters(self) -> Counters:
+        """Rows and passes so far."""
+        return self._counters
+
+    def close(self) -> None:
+        """Drop everything."""
+        self._slots.clear()
+
+    def _append(self, item: Append) -> None:
+        state = self._slots[item.slot]
+        state.tokens.append(len(item.k), wide=item.wide)
+        zero_point = self._zero_point and not item.wide
+        new = [integer.store(torch.from_numpy(x).long(), self._geometry, wide=item.wide, zero_point=zero_point)
+               for x in (item.k, item.v)]
+        state.keys = new[0] if state.keys is None else Rows.concatenate([state.keys, new[0]])
+        state.values = new[1] if state.values is None else Rows.concatenate([state.values, new[1]])
+        self._counters = replace(self._counters, rows_written=self._counters.rows_written + 2 * len(new[0]))
+
+    def _attend(self, item: Attend) -> Attended:
+        state = self._slots[item.slot]
+        if state.keys is None or state.values is None:
+            raise ValueError(f"slot {item.slot} holds no rows to attend over; append first")
+        start, end = state.tokens.row(item.start), state.tokens.row(item.end)
+        shift = formats.score_shift(item.shift, self.head_dim)
+        vectors, block = [], []
+        rows = 0
+        for i in range(0, len(item.q), _QUERIES):
+            part = slice(i, i + _QUERIES)
+            seen = slice(int(start[part].min()), int(end[part].max()))
+            answer = integer.attend(
+                torch.from_numpy(np.ascontiguousarray(item.q[part])).long(), state.keys.take(seen),
+                state.values.take(seen), torch.from_numpy(start[part] - seen.start),
+                torch.from_numpy(end[part] - seen.start), shift, self._geometry)
+            vectors.append(answer.vectors)
+            block.append(answer.block)
+        for i in range(0, len(item.q), self.lanes):
+            rows += int(end[i:i + self.lanes].max() - start[i:i + self.lanes].min())
+        c = self._counters
+        self._counters = replace(c, key_rows=c.key_rows + rows, value_rows=c.value_rows + rows,
+                                 passes=c.passes + -(-len(item.q) // self.lanes))
+        return Attended(out=torch.cat(vectors).numpy().astype(np.int16),
+                        exponent=torch.cat(block).numpy() + formats.output_exponent(0, self.head_dim))

@@ -1,0 +1,72 @@
+"""What the layers of one slot cache share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from statecell.runtime.calibration import Calibration
+from statecell.runtime.errors import CacheStateError
+from statecell.runtime.masking import Plan
+from statecell.runtime.sharing import SharedEngine
+
+CacheFormat = Literal["int4", "int8"]
+CACHE_FORMATS: tuple[str, ...] = get_args(CacheFormat)
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What the conversions of all caches of an attachment counted."""
+
+    elements: int = 0
+    saturated: int = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class SlotState:
+    """What the layers of one cache share.
+
+    `valid` [batch, padded length] tells which positions are tokens, `ids` are their token ids where they are known.
+    """
+
+    engine: SharedEngine
+    calibration: Calibration | None
+    cache_format: CacheFormat
+    tally: Tally
+    valid: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    ids: NDArray[np.int64] | None = None
+    slots: list[int] = field(default_factory=list)
+    plan: Plan | None = None
+    dirty: bool = False  # the running forward pass has begun to change the slots
+    fault: str | None = None
+
+    def check(self) -> None:
+        """Raise CacheStateError where the cache can no longer be used."""
+        if self.fault is not None:
+            raise CacheStateError(f"this cache cannot be used: {self.fault}; start a new one")
+
+    def plan_for(self, past: int, batch: int, new: int, mask: torch.Tensor | None) -> Plan:
+        """The plan of the running forward pass for a layer that holds `past` positions."""
+        plan = self.plan
+        if past == self.valid.shape[1]:
+            stored = self.valid if self.valid.shape[0] else np.zeros((batch, 0), np.bool_)
+            if stored.shape[0] != batch:
+                raise CacheStateError(
+                    f"the input has {batch} sequences, but the cache holds {stored.shape[0]}; start a new cache for "
+                    "another batch"
+                )
+            plan = self.plan = Plan(stored, new, mask)
+        elif plan is None or past != plan.past or new != plan.new:
+            self.fault = "its layers hold different numbers of tokens, because an earlier forward pass did not finish"
+            self.check()
+            raise AssertionError("unreachable: a cache with a fault is refused")
+        return plan
+
+    def commit(self, plan: Plan) -> None:
+        """Called before the slots change: from here on a failure leaves the cache broken."""
+        self.dirty = True
+        self.valid = plan.valid

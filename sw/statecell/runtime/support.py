@@ -1,0 +1,116 @@
+"""What the glue refuses, by name and before anything is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from statecell.runtime.errors import UnsupportedError
+
+_CALL_REFUSALS = {
+    "softcap": "capped attention scores (softcap)",
+    "s_aux": "attention sinks (s_aux)",
+    "position_bias": "a position bias added to the scores",
+    "head_mask": "a head mask",
+}
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_MODES = {"greedy_search", "sample", "assisted_generation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Shape of a model's cached state."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+    def __str__(self) -> str:
+        """Readable in a sentence."""
+        return f"{self.layers} layers of {self.kv_heads} KV heads with head_dim {self.head_dim}"
+
+
+def model_geometry(model: Any) -> Geometry:
+    """Geometry of a model's text decoder. Raises UnsupportedError where its attention is not plain causal attention."""
+    config = model.config.get_text_config(decoder=True)
+    kind = model.config.model_type
+    reasons = {
+        "an encoder beside the decoder": model.config.is_encoder_decoder,
+        "attention scores that are capped (attn_logit_softcapping)": getattr(config, "attn_logit_softcapping", None),
+        "latent attention (MLA), which computes on compressed keys": getattr(config, "kv_lora_rank", None),
+        "chunked attention": getattr(config, "attention_chunk_size", None) is not None,
+        "an ALiBi position bias": getattr(config, "alibi", False),
+        "attention that is not causal": not getattr(config, "is_causal", True),
+        "attention sinks": any(name.endswith(".sinks") for name, _ in model.named_parameters()),
+        "its own attention code, which computes on cached keys": kind == "falcon",
+    }
+    others = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    reasons[f"layers of type {', '.join(sorted(others))}"] = bool(others)
+    for reason, present in reasons.items():
+        if present:
+            raise UnsupportedError(
+                f"a model of type {kind} has {reason}, which the engine does not compute; "
+                "use a model with plain causal attention, such as Llama, Qwen or Mistral"
+            )
+    heads = config.num_attention_heads
+    return Geometry(
+        layers=config.num_hidden_layers,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
+
+
+def check_head_dim(wanted: int, available: int) -> None:
+    """Raise UnsupportedError where the engine's rows are of another width than the model's heads."""
+    if wanted != available:
+        raise UnsupportedError(
+            f"the model has head_dim {wanted}, the engine has head_dim {available}; "
+            f"open a device configuration with {wanted} lanes"
+        )
+
+
+def check_call(module: Any, dropout: float, options: dict[str, Any]) -> None:
+    """Raise UnsupportedError where an attention call asks for something other than softmax(q.k) v."""
+    for name, what in _CALL_REFUSALS.items():
+        if options.get(name) is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} asks for {what}, which the engine does not compute; detach the engine for "
+                "this model"
+            )
+    if dropout > 0 or module.training:
+        raise UnsupportedError(
+            f"{type(module).__name__} is in training mode (dropout {dropout}), the engine serves inference only; "
+            "call model.eval() first"
+        )
+    if options.get("output_attentions"):
+        raise UnsupportedError(
+            "attention weights were asked for (output_attentions=True), but the engine never forms them; leave that "
+            "option out"
+        )
+
+
+def check_generation(mode: str, generation_config: Any) -> None:
+    """Raise UnsupportedError where a `generate` call needs more of its cache than slots can do."""
+    if (generation_config.num_beams or 1) > 1:
+        raise UnsupportedError(
+            f"beam search (num_beams={generation_config.num_beams}) reorders the cache, which slots do not allow; "
+            "use num_beams=1, with sampling and num_return_sequences for several answers"
+        )
+    if mode not in _MODES:
+        raise UnsupportedError(
+            f"generation mode {mode} is not supported on an engine; use greedy search, sampling or prompt lookup"
+        )
+    if generation_config.use_cache is False:
+        raise UnsupportedError(
+            "use_cache=False was given, but the engine is the cache; leave that option out, or detach"
+        )
+    if generation_config.cache_implementation is not None:
+        raise UnsupportedError(
+            f"cache_implementation={generation_config.cache_implementation!r} was given, but the engine is the cache; "
+            "leave that option out, or detach"
+        )
+    if generation_config.output_attentions:
+        raise UnsupportedError(
+            "attention weights were asked for (output_attentions=True), but the engine never forms them; leave that "
+            "option out"
+        )

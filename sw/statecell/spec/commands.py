@@ -1,0 +1,155 @@
+"""Commands, status codes, flags, INFO fields and counters: one table each, used by gateware, driver and documents."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+
+
+class Opcode(enum.IntEnum):
+    """Operation of a command frame."""
+
+    INFO = 0x01
+    COUNTERS = 0x02
+    RESET = 0x03
+    OPEN = 0x10
+    FREE = 0x11
+    MAP = 0x12
+    TRUNCATE = 0x13
+    APPEND = 0x20
+    ATTEND = 0x21
+    READ_ROWS = 0x30
+    WRITE_ROWS = 0x31
+
+
+class Status(enum.IntEnum):
+    """Outcome in a response frame. Anything but OK means that the command changed nothing."""
+
+    OK = 0
+    BAD_FRAME = 1
+    BAD_VERSION = 2
+    BAD_CRC = 3
+    BAD_OPCODE = 4
+    BAD_LENGTH = 5
+    BAD_SLOT = 6
+    SLOT_CLOSED = 7
+    SLOT_OPEN = 8
+    FULL = 9
+    BAD_RANGE = 10
+    BAD_COUNT = 11
+    BAD_PAGE = 12
+    BAD_FLAGS = 13
+
+
+STATUS_TEXT: dict[Status, str] = {
+    Status.OK: "done",
+    Status.BAD_FRAME: "the frame is shorter than a header and a CRC, or longer or shorter than its length field says",
+    Status.BAD_VERSION: "the frame's first byte is not this protocol version",
+    Status.BAD_CRC: "the CRC-32 does not match the frame",
+    Status.BAD_OPCODE: "there is no such command",
+    Status.BAD_LENGTH: "the payload length does not fit the command's arguments",
+    Status.BAD_SLOT: "the slot number is not below the number of slots",
+    Status.SLOT_CLOSED: "the slot is not open",
+    Status.SLOT_OPEN: "the slot is open already",
+    Status.FULL: "the slot has no room: map pages first, or the slot's page list is full",
+    Status.BAD_RANGE: "a row range is empty or reaches beyond the slot's rows",
+    Status.BAD_COUNT: "the count is zero or more than the device takes in one command",
+    Status.BAD_PAGE: "a page number is not below the number of pages",
+    Status.BAD_FLAGS: "a flag is not known to this device, or asks for a format that it was built without",
+}
+
+
+class Flag(enum.IntFlag):
+    """Flags of APPEND (argument byte 7)."""
+
+    WIDE = 1
+    """Store each row in 8 bits, as two nibble planes."""
+    ZERO_POINT = 2
+    """Zero-point groups; needs a device built with zero points, not with WIDE."""
+
+
+FLAG_MASK = Flag.WIDE | Flag.ZERO_POINT
+CLEAR_COUNTERS = 1
+"""Value of COUNTERS' ``count`` argument that clears the counters after reading them."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the command table.
+
+    ``payload``: the payload of the request. ``answer``: the payload of an OK response. ``value``: what the 32-bit
+    ``value`` of an OK response holds. A failed command answers without payload, ``value`` 0.
+    """
+
+    opcode: Opcode
+    summary: str
+    arguments: str
+    payload: str
+    answer: str
+    value: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(Opcode.INFO, "geometry, limits, clock, build hash, fingerprint", "-", "-", "INFO fields, u32 each", "0"),
+    Command(Opcode.COUNTERS, "read the counters; count = 1 clears them", "count", "-", "counters, u64 each", "0"),
+    Command(Opcode.RESET, "close every slot and clear the counters", "-", "-", "-", "0"),
+    Command(Opcode.OPEN, "open a slot: no pages, no rows", "-", "-", "-", "0"),
+    Command(Opcode.FREE, "close a slot", "-", "-", "-", "0"),
+    Command(Opcode.MAP, "append pages to the slot's page list", "count: pages",
+            "count page numbers, u16, padded to 16 bytes", "-", "pages mapped"),
+    Command(Opcode.TRUNCATE, "keep the first count rows; the pages stay mapped", "count: rows", "-", "-", "rows held"),
+    Command(Opcode.APPEND, "rotate, quantise and store count tokens", "count: tokens; flags",
+            "per token the key vector, then the value vector, i16", "-", "rows held"),
+    Command(Opcode.ATTEND, "attention of count queries over ranges of the slot's rows", "count: queries; shift",
+            "per query start and end row, u16 each, padded to 16 bytes; then the query vectors, i16",
+            "per query the output vector, i16; then one u8 block exponent per query, padded to 16 bytes", "0"),
+    Command(Opcode.READ_ROWS, "raw stored rows from row `first`", "count: rows; first", "-",
+            "per row the raw key row, then the raw value row", "0"),
+    Command(Opcode.WRITE_ROWS, "append raw rows", "count: rows", "as READ_ROWS answers", "-", "rows held"),
+)
+"""Every command; docs/protocol.md is generated from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """Answer of INFO, one u32 per field in this order, padded with zeros to whole blocks of 16 bytes."""
+
+    version: int
+    fingerprint: int
+    build_low: int
+    build_high: int
+    head_dim: int
+    rows: int
+    lanes: int
+    tiles: int
+    group: int
+    page_rows: int
+    slots: int
+    pages_per_slot: int
+    link_bytes: int
+    query_bits: int
+    zero_point: int
+    clock_hz: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Answer of COUNTERS, one u64 per field in this order, counted since reset or the last clear.
+
+    ``cycles`` clock cycles; ``key_rows`` and ``value_rows`` rows read from each bank by passes; ``rows_written`` rows
+    written, each into one bank; ``link_in`` and ``link_out`` words taken from and given to the link;
+    ``stalls`` cycles in which a pass was waiting to start although its queries were ready.
+    """
+
+    cycles: int
+    key_rows: int
+    value_rows: int
+    rows_written: int
+    link_in: int
+    link_out: int
+    stalls: int
+    passes: int
+
+
+INFO_FIELDS = tuple(f.name for f in fields(Info))
+COUNTER_FIELDS = tuple(f.name for f in fields(Counters))

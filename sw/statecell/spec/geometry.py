@@ -1,0 +1,194 @@
+"""Geometry of one device: every size that hardware, driver and golden model share, and every width derived from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from statecell.spec import formats
+
+MAX_LANES = 16
+"""Most query lanes that the ATTEND command can address (its exponent block is 16 bytes)."""
+
+
+class GeometryError(ValueError):
+    """A geometry whose parameters do not fit together; the message names the parameter and what it may be."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise GeometryError(message)
+
+
+def _power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Sizes of a device.
+
+    Parameters
+    ----------
+    name: name of the configuration.
+    head_dim: lanes of a row, the width of one K or V vector; 32, 64 or 128.
+    rows: rows of each bank (key and value) in one tile; a multiple of ``page_rows``.
+    lanes: query lanes M served by one pass, 1 to 16.
+    tiles: tiles that work in parallel; slot s lives in tile ``s % tiles``.
+    group: lanes that share one scale; divides ``head_dim``.
+    page_rows: rows of a page, a power of two.
+    slots: slots of the device (sequence x layer x KV head); a multiple of ``tiles``.
+    pages_per_slot: most pages that a slot can map, a power of two.
+    link_bytes: bytes of one link word, 2, 4, 8 or 16; the vector units take ``link_bytes // 2`` elements a cycle.
+    query_bits: bits of a stored query code, 8 to 12.
+    zero_point: rows carry a 4-bit zero point per group.
+    clock_hz: clock that the build runs at, in hertz; 0 in a simulator, which has no clock of its own.
+    """
+
+    name: str
+    head_dim: int
+    rows: int
+    lanes: int
+    slots: int
+    pages_per_slot: int
+    tiles: int = 1
+    group: int = 32
+    page_rows: int = 16
+    link_bytes: int = 16
+    query_bits: int = 8
+    zero_point: bool = False
+    clock_hz: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.head_dim in (32, 64, 128), f"head_dim is {self.head_dim}; it must be 32, 64 or 128")
+        _require(1 <= self.lanes <= MAX_LANES, f"lanes is {self.lanes}; it must be 1 to {MAX_LANES}")
+        _require(_power_of_two(self.tiles), f"tiles is {self.tiles}; it must be a power of two")
+        _require(self.group >= 8 and self.head_dim % self.group == 0 and _power_of_two(self.group),
+                 f"group is {self.group}; it must be a power of two from 8 that divides head_dim ({self.head_dim})")
+        _require(_power_of_two(self.page_rows) and self.page_rows >= 2,
+                 f"page_rows is {self.page_rows}; it must be a power of two, at least 2")
+        _require(self.rows > 0 and self.rows % self.page_rows == 0 and self.pages <= 65536,
+                 f"rows is {self.rows}; it must be a multiple of page_rows ({self.page_rows}) and at most 65536 pages")
+        _require(_power_of_two(self.pages_per_slot) and self.slot_rows <= 65536,
+                 f"pages_per_slot is {self.pages_per_slot}; it must be a power of two with at most 65536 rows a slot")
+        _require(0 < self.slots <= 65536 and self.slots % self.tiles == 0,
+                 f"slots is {self.slots}; it must be 1 to 65536 and a multiple of tiles ({self.tiles})")
+        _require(self.link_bytes in (2, 4, 8, 16), f"link_bytes is {self.link_bytes}; it must be 2, 4, 8 or 16")
+        _require(self.group % self.word == 0, f"group ({self.group}) must be a multiple of {self.word} lanes a word")
+        _require(8 <= self.query_bits <= 12, f"query_bits is {self.query_bits}; it must be 8 to 12")
+        _require(0 <= self.clock_hz < 1 << 32, f"clock_hz is {self.clock_hz}; it must fit in 32 bits")
+
+    # -- sizes ------------------------------------------------------------------------------------------------------
+    @property
+    def groups(self) -> int:
+        """Scale groups of a row."""
+        return self.head_dim // self.group
+
+    @property
+    def pages(self) -> int:
+        """Pages of one tile."""
+        return self.rows // self.page_rows
+
+    @property
+    def slot_rows(self) -> int:
+        """Most rows that one slot can hold."""
+        return self.pages_per_slot * self.page_rows
+
+    @property
+    def tile_slots(self) -> int:
+        """Slots of one tile."""
+        return self.slots // self.tiles
+
+    @property
+    def word(self) -> int:
+        """Vector elements carried by one link word."""
+        return self.link_bytes * 8 // formats.VECTOR_BITS
+
+    @property
+    def vector_words(self) -> int:
+        """Link words of one vector."""
+        return self.head_dim // self.word
+
+    @property
+    def row_bits(self) -> int:
+        """Bits of one stored row: codes, scales, zero points."""
+        zero = formats.ZERO_BITS if self.zero_point else 0
+        return self.head_dim * formats.CODE_BITS + self.groups * (formats.SCALE_BITS + zero)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one raw row in a READ_ROWS or WRITE_ROWS payload: whole blocks of 16."""
+        return -(-self.row_bits // 128) * 16
+
+    @property
+    def bits_per_element(self) -> float:
+        """Stored bits of one K or V element in a one-plane row, scales and zero points included."""
+        return self.row_bits / self.head_dim
+
+    # -- derived widths -----------------------------------------------------------------------------------------------
+    @property
+    def rotate_shift(self) -> int:
+        """Right shift after the forward Walsh-Hadamard transform, floor(log2(d) / 2)."""
+        return (self.head_dim.bit_length() - 1) // 2
+
+    @property
+    def query_fraction(self) -> int:
+        """Bits that a query code has beyond a 4-bit code."""
+        return self.query_bits - formats.CODE_BITS
+
+    @property
+    def effective_bits(self) -> int:
+        """Bits of a code with its zero point applied."""
+        return formats.CODE_BITS + (1 if self.zero_point else 0)
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits by which a sum over the most rows of a slot can exceed one term."""
+        return self.slot_rows.bit_length() - 1
+
+    @property
+    def dot_bits(self) -> int:
+        """Signed width of one group's dot product."""
+        return self.query_bits + self.effective_bits + self.group.bit_length() - 1
+
+    @property
+    def accumulator_bits(self) -> int:
+        """Signed width of one accumulator: weight x code summed over a slot's rows."""
+        return formats.WEIGHT_BITS + self.effective_bits + self.sum_bits + 1
+
+    @property
+    def normaliser_bits(self) -> int:
+        """Unsigned width of the sum of softmax weights."""
+        return formats.WEIGHT_BITS + self.sum_bits + 1
+
+    @property
+    def transform_bits(self) -> int:
+        """Signed width inside the Walsh-Hadamard transform."""
+        return formats.OUTPUT_BITS + self.head_dim.bit_length() - 1
+
+    def as_dict(self) -> dict[str, object]:
+        """Parameters only, as plain values."""
+        return asdict(self)
+
+
+CONFIGS: dict[str, Geometry] = {
+    g.name: g
+    for g in (
+        Geometry(name="tiny", head_dim=32, rows=64, lanes=2, slots=4, pages_per_slot=8, page_rows=4, link_bytes=8),
+        Geometry(name="tiny2", head_dim=32, rows=64, lanes=3, slots=4, pages_per_slot=8, page_rows=4, tiles=2,
+                 zero_point=True, link_bytes=16, query_bits=10),
+        Geometry(name="narrow", head_dim=32, rows=64, lanes=1, slots=2, pages_per_slot=8, page_rows=4, link_bytes=2),
+        Geometry(name="wide128", head_dim=128, rows=128, lanes=2, slots=2, pages_per_slot=8, page_rows=16),
+        Geometry(name="bench64", head_dim=64, rows=4096, lanes=3, slots=16, pages_per_slot=128, query_bits=12),
+        Geometry(name="smollm2", head_dim=64, rows=131072, lanes=3, slots=256, pages_per_slot=128, query_bits=12),
+        Geometry(name="glassllm", head_dim=32, rows=4096, lanes=2, slots=32, pages_per_slot=16),
+    )
+}
+"""The named configurations."""
+
+
+def config(name: str) -> Geometry:
+    """The configuration called ``name``; GeometryError names the known ones otherwise."""
+    try:
+        return CONFIGS[name]
+    except KeyError:
+        raise GeometryError(f"there is no configuration {name!r}; choose one of {', '.join(CONFIGS)}") from None

