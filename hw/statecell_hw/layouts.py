@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amaranth.hdl import signed, unsigned
-from amaranth.lib import data
+from amaranth.lib import data, enum
 from amaranth.lib.wiring import Out, Signature
 
 from statecell.spec import formats
@@ -77,3 +77,28 @@ def pass_layout(geometry: Geometry) -> data.StructLayout:
 def output_layout(geometry: Geometry) -> data.StructLayout:
     """One word of normalised output, 4 fraction bits below the value LSB."""
     return data.StructLayout({"data": data.ArrayLayout(signed(formats.OUTPUT_BITS), geometry.word)})
+
+
+class Kind(enum.Enum, shape=2):
+    """What becomes of a vector: a row of the key bank, a row of the value bank, or a query."""
+
+    KEY = 0
+    VALUE = 1
+    QUERY = 2
+
+
+def job_layout(geometry: Geometry) -> data.StructLayout:
+    """What the writer does with a vector.
+
+    ``lane`` is of queries. Of rows: ``row``, physical in the tile; ``wide``, two planes, the low one to ``row`` and the
+    high one to ``following``; ``zero_point``, ignored for wide rows and where the geometry has none.
+    """
+    return data.StructLayout({
+        "kind": Kind,
+        "tile": range(geometry.tiles),
+        "lane": range(geometry.lanes),
+        "row": range(geometry.rows),
+        "following": range(geometry.rows),
+        "wide": 1,
+        "zero_point": 1,
+    })

@@ -40,7 +40,8 @@ class Tile(wiring.Component):
     time; a row or table entry written in the cycle that a pass reads it counts for the next pass.
     ``query``: :class:`QueryLoad`, only while ``query_ready`` is high: the shadow of ``query.lane`` (which must be held
     while waiting) is free. ``pass_`` is accepted once the shadows of its active lanes are full, the gap since the last
-    pass is over and at most one pass before it is not drained; the shadows then become its queries.
+    pass is over and at most one pass before it is not drained; the shadows then become its queries. ``drop`` frees
+    shadows that no accepted pass is to use.
     ``o``: ``lanes`` * ``vector_words`` words per pass, in order; it may be held up for any time, and no row is lost.
     ``raw_read``: a row of both banks ``raw_latency`` cycles after ``en``; only while ``busy`` is low.
     ``busy``: a pass or its words are in the tile. ``key_row``, ``value_row``: that bank reads a row for a pass.
@@ -53,6 +54,7 @@ class Tile(wiring.Component):
     write: wiring.FlippedInterface
     query: wiring.FlippedInterface
     query_ready: Signal
+    drop: Signal
     table_write: wiring.FlippedInterface
     table_read: wiring.FlippedInterface
     pass_: stream.Interface
@@ -75,6 +77,7 @@ class Tile(wiring.Component):
             "write": In(RowWrite(g)),
             "query": In(QueryLoad(g)),
             "query_ready": Out(1),
+            "drop": In(1),
             "table_write": In(TableWrite(g)),
             "table_read": In(TableRead(g)),
             "pass_": In(stream.Signature(pass_layout(g))),
@@ -150,6 +153,7 @@ class Tile(wiring.Component):
         m.d.comb += [
             rows.allowed.eq((started != PASSES) & ((dot.full & active) == active)),
             self.query_ready.eq(dot.load_ready),
+            dot.drop.eq(self.drop),
             self.busy.eq((started != 0) | normalise.busy),
         ]
         m.d.sync += started.eq(started + (self.pass_.valid & self.pass_.ready) - normalise.drained)

@@ -194,6 +194,8 @@ class StateCell(wiring.Component):
             writer.take.eq(vectors.writer_take),
             writer.i_valid.eq(rotate.o_valid & ~vectors.to_pack),
             writer.i_data.eq(rotate.o_forward),
+            vectors.writer_done.eq(writer.done),
+            writer.query_ready.eq(reduce(or_, ((writer.query_tile == n) & t.query_ready for n, t in enumerate(self.tiles)))),
             vectors.pack_space.eq(pack.space),
             pack.take.eq(vectors.pack_take),
             pack.i_valid.eq(rotate.o_valid & vectors.to_pack),
@@ -239,7 +241,12 @@ class StateCell(wiring.Component):
                 tile.write.value_en.eq(writer.write.value_en & storing),
                 tile.raw_read.row.eq(self.cursor.row),
                 tile.raw_read.en.eq(self.row_reader.read_en & mine),
-                tile.query.payload.eq(writer.query.payload),
+                tile.query.valid.eq(writer.query.valid & (writer.query_tile == number)),
+                tile.query.lane.eq(writer.query.lane),
+                tile.query.sign.eq(writer.query.sign),
+                tile.query.mantissa.eq(writer.query.mantissa),
+                tile.query.exponent.eq(writer.query.exponent),
+                *(a.eq(b) for a, b in zip(tile.query.codes, writer.query.codes, strict=True)),
                 tile.drop.eq(passes.drop & (passes.tile == number)),
                 tile.pass_.payload.eq(passes.start.payload),
                 tile.pass_.valid.eq(passes.start.valid & (passes.tile == number)),
@@ -263,7 +270,7 @@ class StateCell(wiring.Component):
 
     def _connect_idle(self, m: Module) -> None:
         """Nothing is under way but the command in hand, and everything before it is answered."""
-        quiet = [self.vectors.idle, self.writer.idle, self.passes.idle, self.pack.idle, self.responder.idle, self.framer.idle]
+        quiet = [block.idle for block in (self.vectors, self.passes, self.responder, self.framer)]
         m.d.comb += self.command.idle.eq(reduce(and_, quiet + [~tile.busy for tile in self.tiles]))
 
     def _connect_counters(self, m: Module) -> None:

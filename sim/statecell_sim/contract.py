@@ -123,7 +123,7 @@ class _Bench:
         top = Module()
         top.domains.sync = ClockDomain("sync")  # a component without registers has no clock of its own
         top.submodules.component = self.component
-        simulator = Simulator(top)
+        simulator: Any = Simulator(top)
         simulator.add_clock(1e-6)
 
         async def bench(ctx: Any) -> None:

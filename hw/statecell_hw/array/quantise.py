@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.saturate import clamp
+from statecell_hw.array.arithmetic import clamp, shared
 from statecell_hw.array.scale import CODE_BITS
 
 UNIT_SHIFT = formats.RECIPROCAL_BITS - formats.SCALE_BIAS
@@ -32,6 +34,7 @@ class Quantiser(wiring.Component):
     ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, product, quotient;
     ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a cycle. The outputs are
     combinational from the last register; the receiver registers them. ``tag_shape`` values travel along.
+    ``busy``: a word is inside.
 
     o_query: codes of query_bits, saturated (QUERY).
     o_near, o_fraction: NARROW: the quotient rounded half up, not clipped, and its four fraction bits as they were
@@ -48,15 +51,16 @@ class Quantiser(wiring.Component):
     i_low: Signal
     i_code: Signal
     i_turned: Signal
-    i_mode: enum.EnumView[Mode]
-    i_tag: data.View
+    i_mode: Any
+    i_tag: Any
+    busy: Signal
     o_valid: Signal
     o_query: list[Signal]
     o_near: list[Signal]
     o_fraction: list[Signal]
     o_zero: Signal
-    o_mode: enum.EnumView[Mode]
-    o_tag: data.View
+    o_mode: Any
+    o_tag: Any
 
     def __init__(self, geometry: Geometry, tag_shape: data.Layout) -> None:
         self.geometry = geometry
@@ -70,6 +74,7 @@ class Quantiser(wiring.Component):
             "i_turned": In(1),
             "i_mode": In(Mode),
             "i_tag": In(tag_shape),
+            "busy": Out(1),
             "o_valid": Out(1),
             "o_query": Out(signed(geometry.query_bits)).array(geometry.word),
             "o_near": Out(signed(NEAR_BITS)).array(geometry.word),
@@ -88,16 +93,18 @@ class Quantiser(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        valid = [self.i_valid, *(Signal(name=f"valid_{s}") for s in range(self.latency))]
-        modes = [self.i_mode, *(Signal(Mode, name=f"mode_{s}", reset_less=True) for s in range(self.latency))]
-        tags = [self.i_tag, *(Signal(self.tag_shape, name=f"tag_{s}", reset_less=True) for s in range(self.latency))]
-        go = [Signal(name=f"go_{s}") for s in range(self.latency)]
-        for s in range(self.latency):
+        stages = range(self.latency)
+        valid = [self.i_valid, *(Signal(name=f"valid_{s}") for s in stages)]
+        modes: list[Any] = [self.i_mode, *(Signal(Mode, name=f"mode_{s}", reset_less=True) for s in stages)]
+        tags: list[Any] = [self.i_tag, *(Signal(self.tag_shape, name=f"tag_{s}", reset_less=True) for s in stages)]
+        go = [Signal(name=f"go_{s}") for s in stages]
+        for s in stages:
             m.d.comb += go[s].eq(valid[s] & self.enable)
             with m.If(self.enable):
                 m.d.sync += valid[s + 1].eq(valid[s])
             with m.If(go[s]):
                 m.d.sync += [modes[s + 1].eq(modes[s]), tags[s + 1].eq(tags[s])]
+        m.d.comb += self.busy.eq(Cat(*valid[1:]).any())
         m.d.comb += [self.o_valid.eq(valid[-1]), self.o_mode.eq(modes[-1]), self.o_tag.eq(tags[-1])]
 
         code = Signal(CODE_BITS, reset_less=True)
@@ -136,19 +143,19 @@ class Quantiser(wiring.Component):
         limit = 1 << (g.query_bits - 1)
         for p in range(g.word):
             quotient = divide(str(p), self.i_data[p], factor)
-            rounded = (quotient + 1) >> 1
+            rounded = shared(m, (quotient + 1) >> 1, f"rounded_{p}")
             eight = Signal(signed(2 * formats.CODE_BITS), name=f"eight_{p}")
             near = Mux(modes[-1] == Mode.WIDE, (eight + half) >> formats.CODE_BITS,
                        (quotient + half) >> formats.ERROR_FRACTION)
             fraction = Mux(modes[-1] == Mode.WIDE, eight[:formats.CODE_BITS], quotient[:formats.ERROR_FRACTION])
             m.d.comb += [
-                eight.eq(clamp(rounded, formats.WIDE_MIN, formats.WIDE_MAX)),
-                self.o_query[p].eq(clamp(rounded, -limit, limit - 1)),
+                eight.eq(clamp(m, rounded, formats.WIDE_MIN, formats.WIDE_MAX)),
+                self.o_query[p].eq(clamp(m, rounded, -limit, limit - 1)),
                 self.o_near[p].eq(near),
                 self.o_fraction[p].eq(fraction),
             ]
         if g.zero_point:
             low = divide("low", Cat(self.i_low, Const(0, 1)), reciprocal)
             zero = (low + half) >> formats.ERROR_FRACTION
-            m.d.comb += self.o_zero.eq(clamp(zero, 0, (1 << formats.ZERO_BITS) - 1))
+            m.d.comb += self.o_zero.eq(clamp(m, zero, 0, (1 << formats.ZERO_BITS) - 1))
         return m

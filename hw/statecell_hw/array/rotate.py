@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
@@ -10,7 +12,7 @@ from amaranth.utils import exact_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.saturate import clamp
+from statecell_hw.array.arithmetic import clamp
 
 LEVELS = 2
 """Butterfly levels between two registers."""
@@ -69,9 +71,10 @@ class Fold(wiring.Component):
                 with m.If(self.i_valid):
                     m.d.sync += word.eq(new)
             else:
-                m.submodules[f"held_{lane}"] = memory = Memory(
+                memory: Any = Memory(
                     shape=signed(self.width + 1), depth=self.stride, init=[]
                 )
+                m.submodules[f"held_{lane}"] = memory
                 write, read = memory.write_port(), memory.read_port(domain="comb")
                 held = read.data
                 m.d.comb += [
@@ -161,9 +164,10 @@ class Rotate(wiring.Component):
         half = 1 << (g.rotate_shift - 1)
         for p, value in enumerate(values):
             forward = Signal(signed(formats.VECTOR_BITS + total), name=f"forward_{p}")
+            rounded = (forward + half) >> g.rotate_shift
             m.d.comb += [
                 self.o_data[p].eq(value),
                 forward.eq(value),
-                self.o_forward[p].eq(clamp((forward + half) >> g.rotate_shift, -formats.VECTOR_MAX, formats.VECTOR_MAX)),
+                self.o_forward[p].eq(clamp(m, rounded, -formats.VECTOR_MAX, formats.VECTOR_MAX)),
             ]
         return m

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import larger, shared
 
 CODE_BITS = formats.SCALE_BITS - 1
 """Magnitude of a scale: exponent and mantissa."""
@@ -16,23 +17,24 @@ LEVELS = 2
 """Levels of the comparison tree between two registers."""
 
 
-def smallest_scale(magnitude: Value) -> Value:
+def smallest_scale(m: Module, magnitude: Value) -> Signal:
     """Least scale code whose value times 8 is >= magnitude (VECTOR_BITS, unsigned), at most SCALE_MAGNITUDE_MAX.
 
     Combinational: the magnitude is shifted up to its leading one; exponent, the next three bits, and one more if
     anything follows them. 0 gives 0.
     """
     bits = formats.VECTOR_BITS
-    shifted, top = magnitude[:bits], []
+    shifted, top = shared(m, magnitude[:bits], "magnitude"), list[Value]()
     step = bits >> 1
     while step:
         empty = shifted[bits - step:] == 0
-        shifted = Mux(empty, shifted << step, shifted)[:bits]
+        shifted = shared(m, Mux(empty, shifted << step, shifted)[:bits], f"shifted_{step}")
         top.insert(0, ~empty)
         step >>= 1
     low = bits - 1 - formats.SCALE_MANTISSA
-    code = Cat(shifted[low:-1], *top) + shifted[:low].any()
-    return Mux(code > formats.SCALE_MAGNITUDE_MAX, formats.SCALE_MAGNITUDE_MAX, code)[:CODE_BITS]
+    code = shared(m, Cat(shifted[low:-1], *top) + shifted[:low].any(), "code")
+    limit = formats.SCALE_MAGNITUDE_MAX
+    return shared(m, Mux(code > limit, limit, code)[:CODE_BITS], "scale")
 
 
 class ScaleFinder(wiring.Component):
@@ -93,16 +95,16 @@ class ScaleFinder(wiring.Component):
             for p, (high, low) in enumerate(zip(highs, lows, strict=True)):
                 y = self.i_data[p]
                 m.d.sync += [
-                    high.eq(_larger(y, Mux(self.i_first, 0, high))), low.eq(_larger(~y, Mux(self.i_first, -1, low)))
+                    high.eq(larger(m, y, Mux(self.i_first, 0, high))), low.eq(larger(m, ~y, Mux(self.i_first, -1, low)))
                 ]
         valid = Signal()
         zero_point = Signal(reset_less=True)
         m.d.sync += [valid.eq(self.i_valid & self.i_last), zero_point.eq(self.i_zero_point)]
         for stage in range(self.tree):
             last = stage == self.tree - 1
-            new_highs, new_lows = highs, lows
+            new_highs, new_lows = list[Value](highs), list[Value](lows)
             for _ in range(LEVELS):
-                new_highs, new_lows = _halve(new_highs), _halve(new_lows)
+                new_highs, new_lows = _halve(m, new_highs), _halve(m, new_lows)
             highs = [Signal(shape, name=f"high_{stage}_{i}", reset_less=True) for i in range(len(new_highs))]
             lows = [Signal(shape, name=f"low_{stage}_{i}", reset_less=True) for i in range(len(new_lows))]
             with m.If(valid):
@@ -114,11 +116,11 @@ class ScaleFinder(wiring.Component):
         largest = [h[:-1] for h in highs]
         lowest = [(l if self.tree else l + 1)[:formats.VECTOR_BITS - 1] for l in lows]
         if self.geometry.zero_point:
-            self._asymmetric(m, valid, zero_point, _reduce(largest), _reduce(lowest))
+            self._asymmetric(m, valid, zero_point, _reduce(m, largest), _reduce(m, lowest))
         else:
-            codes = [smallest_scale(Cat(v, 0)) for v in largest + lowest]
+            codes: list[Value] = [smallest_scale(m, Cat(v, Const(0, 1))) for v in largest + lowest]
             turned = Cat(*(Cat(*(h >= l for l in lowest)).all() for h in largest)).any()
-            m.d.comb += [self.o_valid.eq(valid), self.o_code.eq(_reduce(codes)), self.o_turned.eq(turned)]
+            m.d.comb += [self.o_valid.eq(valid), self.o_code.eq(_reduce(m, codes)), self.o_turned.eq(turned)]
         return m
 
     def _asymmetric(self, m: Module, valid: Signal, zero_point: Signal, largest: Value, lowest: Value) -> None:
@@ -132,25 +134,23 @@ class ScaleFinder(wiring.Component):
         spread = ((high + low) * 1093 + 2047) >> 11
         m.d.sync += [
             self.o_valid.eq(valid_high),
-            magnitude.eq(Mux(zero_point_high, spread, _larger(high, low))),
+            magnitude.eq(Mux(zero_point_high, spread, larger(m, high, low))),
             turned.eq((high >= low) & ~zero_point_high),
             self.o_low.eq(low),
         ]
-        m.d.comb += [self.o_code.eq(smallest_scale(magnitude)), self.o_turned.eq(turned)]
+        m.d.comb += [self.o_code.eq(smallest_scale(m, magnitude)), self.o_turned.eq(turned)]
 
 
-def _larger(a: Value, b: Value) -> Value:
-    return Mux(a > b, a, b)
-
-
-def _halve(values: list[Signal] | list[Value]) -> list[Value]:
+def _halve(m: Module, values: list[Value]) -> list[Value]:
     """Pairwise maxima, until two are left."""
-    if len(values) <= 2:
-        return list(values)
-    return [_larger(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values if len(values) <= 2 else _pairs(m, values)
 
 
-def _reduce(values: list[Value]) -> Value:
+def _reduce(m: Module, values: list[Value]) -> Value:
     while len(values) > 1:
-        values = [_larger(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        values = _pairs(m, values)
     return values[0]
+
+
+def _pairs(m: Module, values: list[Value]) -> list[Value]:
+    return [larger(m, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Assign, Cat, Const, Module, Mux, Signal, Value, signed
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import clamp, shared
 from statecell_hw.array.multiply import tree
 from statecell_hw.array.quantise import NEAR_BITS
-from statecell_hw.array.saturate import clamp
 from statecell_hw.array.scale import CODE_BITS
-from statecell_hw.layouts import Scale, row_layout
+from statecell_hw.layouts import SCALE, row_layout
 
 RESIDUE_BITS = formats.CODE_BITS + formats.ERROR_FRACTION
 """Signed width of code * 16 - quotient * 16: a clipped quotient misses its code by less than 7."""
@@ -21,7 +23,7 @@ SQUARE_BITS = 2 * RESIDUE_BITS - 1
 MIDDLE = 1 << (formats.CODE_BITS - 1)
 """Zero point that shifts nothing."""
 PLACE = ("value", "tile", "row")
-"""Fields of :func:`row_place`."""
+"""Fields of :func:`row_place` that a word's tag has too."""
 
 
 def word_tag(geometry: Geometry) -> data.StructLayout:
@@ -36,6 +38,7 @@ def word_tag(geometry: Geometry) -> data.StructLayout:
         "value": 1,  # row of the value bank, else of the key bank
         "tile": range(geometry.tiles),
         "row": range(geometry.rows),
+        "following": range(geometry.rows),  # the high plane's row
     })
 
 
@@ -48,9 +51,9 @@ class ScaleSearch(wiring.Component):
     """Rows from quantised words.
 
     Narrow rows: the words of a vector come CANDIDATES times, step 0 with the largest scale; each group keeps the codes,
-    scale and zero point of least error sum((quotient - code)^2) * scale^2, the earlier step on a tie. The row is written
-    ``latency`` cycles after the last word. Wide rows (``i_wide``): the words come once; the low plane is written
-    ``wide_latency`` cycles after the last word to the row of the tag, the high plane one cycle later to the next row.
+    scale and zero point of least error sum((quotient - code)^2) * scale^2, the earlier step on a tie. The row is
+    written ``latency`` cycles after the last word. Wide rows (``i_wide``): the words come once; the low plane is
+    written to ``row`` ``wide_latency`` cycles after the last word, the high plane to ``following`` one cycle later.
     Inputs are registered on entry: ``i_near``, ``i_fraction`` and ``i_zero`` as from the quantiser, one word in each
     cycle with ``i_valid``; interval 1 word, but the first word of a wide row must not come within ``latency`` cycles of
     the last of another row. ``o_done`` comes with the last row that a vector writes. Reset drops what is inside.
@@ -58,13 +61,13 @@ class ScaleSearch(wiring.Component):
 
     i_valid: Signal
     i_wide: Signal
-    i_tag: data.View
+    i_tag: Any
     i_near: list[Signal]
     i_fraction: list[Signal]
     i_zero: Signal
     o_valid: Signal
     o_done: Signal
-    o_place: data.View
+    o_place: Any
     o_data: Signal
 
     def __init__(self, geometry: Geometry) -> None:
@@ -99,11 +102,12 @@ class ScaleSearch(wiring.Component):
         group_words = g.group // g.word
         group_word_bits = exact_log2(group_words)
 
-        def group_of(tag: data.View) -> Value:
+        def group_of(tag: Any) -> Value:
             return Value.cast(tag.word[group_word_bits:]) if g.groups > 1 else Const(0)
 
         # tags and flags of the words at each stage
-        valid, tag = [self.i_valid & ~self.i_wide], [self.i_tag]
+        valid: list[Value] = [self.i_valid & ~self.i_wide]
+        tag: list[Any] = [self.i_tag]
         for s in range(1, self.latency + 1):
             valid.append(Signal(name=f"valid_{s}"))
             tag.append(Signal(word_tag(g), name=f"tag_{s}", reset_less=True))
@@ -127,8 +131,8 @@ class ScaleSearch(wiring.Component):
         residue = [Signal(signed(RESIDUE_BITS), name=f"residue_{p}", reset_less=True) for p in range(g.word)]
         stored = [Signal(formats.CODE_BITS, name=f"stored_{p}") for p in range(g.word)]
         for p in range(g.word):
-            raw = near[p] + zeros[1]
-            limited = clamp(raw, 0, (1 << formats.CODE_BITS) - 1)
+            raw = shared(m, near[p] + zeros[1], f"raw_{p}")
+            limited = shared(m, clamp(m, raw, 0, (1 << formats.CODE_BITS) - 1), f"limited_{p}")
             m.d.comb += stored[p].eq(limited - MIDDLE)
             with m.If(valid[1]):
                 excess = raw - limited - fraction[p][-1]
@@ -151,14 +155,14 @@ class ScaleSearch(wiring.Component):
             m.d.sync += total.eq(Mux(begins, 0, total) + tree(list(square)))
         ends = Signal()
         weighed = Signal(len(total) + 2 * (formats.SCALE_MANTISSA + 1) + 2, reset_less=True)
-        error = total * _squared_mantissa(m, tag[4].code[:formats.SCALE_MANTISSA])
+        error = shared(m, total * _squared_mantissa(m, tag[4].code[:formats.SCALE_MANTISSA]), "error")
         with m.If(valid[4]):
             m.d.sync += weighed.eq(Mux(tag[4].octave, error << 2, error))
         m.d.sync += ends.eq(valid[4] & (tag[4].word[:group_word_bits] == group_words - 1))
 
         # the choice
         best = [Signal(signed(formats.CODE_BITS), name=f"best_{j}", reset_less=True) for j in range(g.head_dim)]
-        scales = [Signal(Scale, name=f"scale_{i}", reset_less=True) for i in range(g.groups)]
+        scales: list[Any] = [Signal(SCALE, name=f"scale_{i}", reset_less=True) for i in range(g.groups)]
         best_zeros = [Signal(formats.ZERO_BITS, name=f"zero_{i}", reset_less=True) for i in range(g.groups)]
         for i in range(g.groups):
             lanes = range(i * g.group, (i + 1) * g.group)
@@ -176,14 +180,14 @@ class ScaleSearch(wiring.Component):
             high_plane.eq(low_plane),
             done.eq(valid[5] & (tag[5].word == g.vector_words - 1) & (tag[5].step == formats.CANDIDATES - 1)),
         ]
-        place = Signal(row_place(g), reset_less=True)
+        place: Any = Signal(row_place(g), reset_less=True)
         with m.If(entered & wide):
             m.d.sync += [place[name].eq(tag[1][name]) for name in PLACE]
+        with m.If(low_plane):
+            m.d.sync += place.row.eq(tag[2].following)
         two_planes = low_plane | high_plane
         m.d.comb += [self.o_valid.eq(two_planes | done), self.o_done.eq(high_plane | done)]
         m.d.comb += [self.o_place[name].eq(Mux(two_planes, place[name], tag[6][name])) for name in PLACE]
-        with m.If(high_plane):
-            m.d.comb += self.o_place.row.eq(place.row + 1)
         row = data.View(row_layout(g), self.o_data)
         for j in range(g.head_dim):
             m.d.comb += row.codes[j].eq(Mux(low_plane, trial[0][j], Mux(high_plane, trial[1][j], best[j])))
@@ -210,7 +214,7 @@ class ScaleSearch(wiring.Component):
         return zeros
 
 
-def _set_scale(scale: data.View, tag: data.View) -> list[Assign]:
+def _set_scale(scale: Any, tag: Any) -> list[Any]:
     return [
         scale.mantissa.eq(tag.code[:formats.SCALE_MANTISSA]),
         scale.exponent.eq(tag.code[formats.SCALE_MANTISSA:]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -10,7 +12,7 @@ from amaranth.utils import ceil_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.saturate import clamp
+from statecell_hw.array.arithmetic import clamp
 
 
 def packed_layout(geometry: Geometry) -> data.StructLayout:
@@ -29,8 +31,8 @@ class BlockPack(wiring.Component):
     vector, each with the vector's block exponent, in order; the first is offered ``latency`` cycles after the vector's
     last word came in if nothing waits before it; one word a cycle, interval W. ``BUFFERS`` vectors are held: ``space``
     is how many are free of those not promised; the sender pulses ``take`` for each vector that it will send, while
-    ``space`` is not 0, and never sends without. A buffer is free again once its last word has left it. Reset forgets
-    everything; memories and data registers are not reset.
+    ``space`` is not 0, and never sends without. A buffer is free again once its last word has left it. ``idle``: no
+    vector is promised, held or offered. Reset forgets everything; memories and data registers are not reset.
     """
 
     BUFFERS = 4
@@ -40,6 +42,7 @@ class BlockPack(wiring.Component):
     i_data: data.View
     take: Signal
     space: Signal
+    idle: Signal
     o: stream.Interface
 
     def __init__(self, geometry: Geometry) -> None:
@@ -48,7 +51,8 @@ class BlockPack(wiring.Component):
             "i_valid": In(1),
             "i_data": In(data.ArrayLayout(signed(geometry.transform_bits), geometry.word)),
             "take": In(1),
-            "space": Out(range(self.BUFFERS + 1), init=self.BUFFERS),
+            "space": Out(range(self.BUFFERS + 1)),
+            "idle": Out(1),
             "o": Out(stream.Signature(packed_layout(geometry))),
         })
 
@@ -101,7 +105,7 @@ class BlockPack(wiring.Component):
         # fetch, shift, round
         fetch = Signal(range(self.BUFFERS))
         word_out = Signal(range(words))
-        stored = Signal(range(self.BUFFERS + 1))
+        stored, promised = Signal(range(self.BUFFERS + 1)), Signal(range(self.BUFFERS + 1))
         fetched, fetched_last = Signal(), Signal(reset_less=True)
         fetched_buffer = Signal(range(self.BUFFERS), reset_less=True)
         shifted, shifted_block = Signal(), Signal(block_bits, reset_less=True)
@@ -110,12 +114,14 @@ class BlockPack(wiring.Component):
             free_2.eq(~shifted | self.o.ready),
             free_1.eq(~fetched | free_2),
             go.eq((stored != 0) & free_1),
+            self.space.eq(self.BUFFERS - promised),
+            self.idle.eq((promised == 0) & ~shifted),
             last_out.eq(go & (word_out == words - 1)),
             release.eq(free_2 & fetched & fetched_last),  # not before: the shift still needs the exponent
         ]
         m.d.sync += [
             stored.eq(stored + last_in - last_out),
-            self.space.eq(self.space + release - self.take),
+            promised.eq(promised + self.take - release),
         ]
         with m.If(free_1):
             m.d.sync += fetched.eq(go)
@@ -136,9 +142,10 @@ class BlockPack(wiring.Component):
 
         out = []
         for p, lane in enumerate(lanes):
-            m.submodules[f"words_{p}"] = memory = Memory(
+            memory: Any = Memory(
                 shape=signed(g.transform_bits), depth=self.BUFFERS << ceil_log2(words), init=[]
             )
+            m.submodules[f"words_{p}"] = memory
             write, read = memory.write_port(), memory.read_port(domain="comb")
             value = Signal(signed(g.transform_bits), name=f"value_{p}", reset_less=True)
             # one fraction bit, which rounds half up
@@ -147,7 +154,7 @@ class BlockPack(wiring.Component):
             m.d.comb += [
                 write.en.eq(self.i_valid), write.addr.eq(Cat(word_in, load)), write.data.eq(lane),
                 read.addr.eq(Cat(word_out, fetch)),
-                element.eq(clamp((scaled + 1) >> 1, -formats.VECTOR_MAX, formats.VECTOR_MAX)),
+                element.eq(clamp(m, (scaled + 1) >> 1, -formats.VECTOR_MAX, formats.VECTOR_MAX)),
             ]
             with m.If(go):
                 m.d.sync += value.eq(read.data)

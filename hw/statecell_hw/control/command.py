@@ -35,6 +35,7 @@ class Command(wiring.Component):
     request: the header in work, stable from `begin` until the completion.
     entry: entry of its slot, likewise.
     tile, tile_slot: where its slot lives.
+    reads: the command is READ_ROWS.
     begin: first cycle of the payload of a command that passed its header checks; `mapping`, `attending`, `appending`,
         `writing` name the unit that gets it, and are low for others.
     ended: the frame has ended; units that hold half a vector complete it.
@@ -54,6 +55,7 @@ class Command(wiring.Component):
     entry: data.View
     tile: Signal
     tile_slot: Signal
+    reads: Signal
     begin: Signal
     mapping: Signal
     attending: Signal
@@ -89,6 +91,7 @@ class Command(wiring.Component):
                 "entry": Out(slot_layout(g)),
                 "tile": Out(range(g.tiles)),
                 "tile_slot": Out(range(g.tile_slots)),
+                "reads": Out(1),
                 "begin": Out(1),
                 "mapping": Out(1),
                 "attending": Out(1),
@@ -128,6 +131,7 @@ class Command(wiring.Component):
             self.read_slot.eq(self.request.slot),
             self.tile.eq(self.request.slot[:tile_bits]),
             self.tile_slot.eq(self.request.slot[tile_bits:]),
+            self.reads.eq(opcode == Opcode.READ_ROWS),
             checks.header.eq(self.request),
             checks.entry.eq(self.entry),
         ]
@@ -181,7 +185,7 @@ class Command(wiring.Component):
                 with m.If(commit):
                     m.d.sync += running.eq(0)
                     m.next = "IDLE"
-                    with m.If(running & (opcode == Opcode.READ_ROWS) & good):
+                    with m.If(running & self.reads & good):
                         m.next = "READ"
             with m.State("READ"):
                 with m.If(~self.read_busy):

@@ -92,7 +92,6 @@ class Ingest(wiring.Component):
             job.tile.eq(self.tile),
             job.lane.eq(self.vectors),
             job.row.eq(self.cursor_row),
-            job.following.eq(self.cursor_following),
             job.wide.eq(self.wide & ~self.attend),
             job.zero_point.eq(self.zero_point & ~self.attend),
             self.cursor_step.eq(take & first & value),

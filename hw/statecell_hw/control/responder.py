@@ -148,7 +148,7 @@ class Responder(wiring.Component):
                 m.d.comb += [
                     self.o.valid.eq(self.vectors.valid),
                     self.vectors.ready.eq(self.o.ready),
-                    word.eq(self.vectors.payload.data.as_value()),
+                    word.eq(self.vectors.payload.data),
                     end.eq(index == g.vector_words - 1),
                 ]
                 with m.If(take & end):
@@ -176,7 +176,7 @@ class Responder(wiring.Component):
                     self.rows.ready.eq(self.o.ready),
                     word.eq(self.rows.payload),
                     last.eq(left == 1),
-                    end.eq(last),
+                    end.eq(left == 1),
                 ]
                 with m.If(take):
                     m.d.sync += left.eq(left - 1)

@@ -11,12 +11,13 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.writer import job_layout
+from statecell_hw.array.writer import Writer, job_layout
+from statecell_hw.attention.pack import BlockPack
 from statecell_hw.control.ingest import vector_word_layout
 from statecell_hw.layouts import output_layout
 
 BUFFERS = 2
-"""Vectors that the input buffer holds, and that each destination promises to take."""
+"""Vectors that the input buffer holds."""
 FLYING = 4
 """Vectors inside the rotation at a time: one entering, one leaving, and slack."""
 
@@ -39,7 +40,8 @@ class Vectors(wiring.Component):
     to_pack: it belongs to a result vector.
     job: job of a vector that begins, for the row writer.
     writer_space, writer_take, pack_space, pack_take: credits, in vectors.
-    idle: no vector is in the buffer or in the rotation.
+    writer_done: the row writer has written a vector.
+    idle: no vector is in the buffer, in the rotation or in the row writer.
     """
 
     i: stream.Interface
@@ -53,6 +55,7 @@ class Vectors(wiring.Component):
     job: stream.Interface
     writer_space: Signal
     writer_take: Signal
+    writer_done: Signal
     pack_space: Signal
     pack_take: Signal
     idle: Signal
@@ -70,9 +73,10 @@ class Vectors(wiring.Component):
                 "rotated_last": In(1),
                 "to_pack": Out(1),
                 "job": Out(stream.Signature(job_layout(g))),
-                "writer_space": In(range(BUFFERS + 1)),
+                "writer_space": In(range(Writer.BUFFERS + 1)),
                 "writer_take": Out(1),
-                "pack_space": In(range(BUFFERS + 1)),
+                "writer_done": In(1),
+                "pack_space": In(range(BlockPack.BUFFERS + 1)),
                 "pack_take": Out(1),
                 "idle": Out(1),
             }
@@ -107,6 +111,7 @@ class Vectors(wiring.Component):
         index = Signal(range(words))
         boundary, chosen, source, feed = Signal(), Signal(), Signal(), Signal()
         result_ready, input_ready = Signal(), Signal()
+        unwritten = Signal(range(3 * Writer.BUFFERS + 1))
         sample = self.results.payload.data
         m.d.comb += [
             boundary.eq(index == 0),
@@ -128,11 +133,13 @@ class Vectors(wiring.Component):
             tags.w_data.eq(source),
             tags.r_en.eq(self.rotated & self.rotated_last),
             self.to_pack.eq(tags.r_data),
-            self.idle.eq((buffer.level == 0) & (tags.level == 0) & boundary & (entering == 0)),
+            self.idle.eq((buffer.level == 0) & (tags.level == 0) & boundary & (entering == 0) & (unwritten == 0)),
         ]
         for lane in range(g.word):
             word = buffer.r_data.word_select(lane, formats.VECTOR_BITS).as_signed()
             m.d.comb += self.rotate_data[lane].eq(Mux(source, sample[lane], word))
+        # A writer's buffer is free again before its last row is written, so credits do not tell when all is done.
+        m.d.sync += unwritten.eq(unwritten + self.writer_take - self.writer_done)
         with m.If(feed):
             m.d.sync += index.eq(Mux(index == words - 1, 0, index + 1))
             with m.If(boundary):

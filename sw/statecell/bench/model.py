@@ -49,7 +49,8 @@ def bench_model(
     """Generate greedily with the format and with float attention, from the same prompt and in the same process.
 
     The prompt has `context` - `tokens` / 2 tokens, so that the cache holds `context` tokens in the mean. Both loops
-    run once to warm up before they are measured. `progress(done, total)` counts the four runs. Raises what `Session` raises.
+    run once to warm up before they are measured. `progress(done, total)` counts the four runs. Raises
+    what `Session` raises.
     """
     steps = 0
 

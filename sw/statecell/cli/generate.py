@@ -76,13 +76,14 @@ def chat(
             report = _answer(session, ids, tokens, temperature, seed, quiet=False)
             conversation.answered(report)
             rate = f", {report.tokens_per_s:.2f} tokens/s" if report.tokens_per_s else ""
-            err().print(f"[{report.cache}: {report.tokens} tokens{rate}, {len(session.ids)} in the cache]", style="dim")
+            summary = f"[{report.cache}: {report.tokens} tokens{rate}, {len(session.ids)} in the cache]"
+            err().print(summary, style="dim", markup=False)
 
 
 def _ask() -> str:
     try:
-        return str(typer.prompt("you", default="", show_default=False)).strip()
-    except typer.Abort:
+        return err().input("you: ").strip()
+    except EOFError:
         return ""
 
 

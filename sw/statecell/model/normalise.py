@@ -23,7 +23,7 @@ def _shift(value: Tensor, left: int, right: Tensor) -> Tensor:
 
 
 def normalise(accumulator: Tensor, normaliser: Tensor) -> Tensor:
-    """accumulator / normaliser as OUTPUT_BITS integers, 4 fraction bits below the value LSB; int64 [..., L, d]."""
+    """Accumulator / normaliser as OUTPUT_BITS integers, 4 fraction bits below the value LSB; int64 [..., L, d]."""
     log = _log2(normaliser)
     fraction = _shift(normaliser, 16, log) & 0xFFFF
     piece, rest = fraction >> formats.INVERSE_FRACTION, fraction & ((1 << formats.INVERSE_FRACTION) - 1)

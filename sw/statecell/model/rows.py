@@ -14,7 +14,8 @@ from statecell.spec.geometry import Geometry
 @dataclass(frozen=True)
 class Rows:
     """Rows of one bank, int64 tensors: ``codes`` [..., n, d] in -8..7, ``scales`` [..., n, groups] raw bytes 0..255,
-    ``zeros`` [..., n, groups] in 0..15 (8, which shifts nothing, for symmetric groups)."""
+    ``zeros`` [..., n, groups] in 0..15 (8, which shifts nothing, for symmetric groups).
+    """
 
     codes: Tensor
     scales: Tensor

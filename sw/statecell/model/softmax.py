@@ -75,7 +75,7 @@ def _climb(need: Tensor, goal: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _shift_round(value: Tensor, amount: Tensor) -> Tensor:
-    """value / 2^amount, rounded half up; value below 2^21, so that shifts beyond 31 are 31."""
+    """Value / 2^amount, rounded half up; value below 2^21, so that shifts beyond 31 are 31."""
     return ((value << 1) >> amount).add_(1) >> 1
 
 

@@ -77,11 +77,30 @@ class ModelEngine:
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Do the items in order."""
-        return [self._append(item) if isinstance(item, Append) else self._attend(item) for item in items]
+        results: list[Attended | None] = []
+        for item in items:
+            if isinstance(item, Append):
+                self._append(item)
+                results.append(None)
+            else:
+                results.append(self._attend(item))
+        return results
 
     def counters(self) -> Counters:
         """Rows and passes so far."""
         return self._counters
+
+    def rows(self, slot: int) -> tuple[Rows, Rows]:
+        """Key rows and value rows stored in a slot. Raises ValueError for a slot without rows."""
+        state = self._slots[slot]
+        if state.keys is None or state.values is None:
+            raise ValueError(f"slot {slot} holds no rows; append first")
+        return state.keys, state.values
+
+    def bounds(self, item: Attend) -> tuple[torch.Tensor, torch.Tensor]:
+        """Start and end rows of an Attend's queries, int64 [L]."""
+        tokens = self._slots[item.slot].tokens
+        return torch.from_numpy(tokens.row(item.start)), torch.from_numpy(tokens.row(item.end))
 
     def close(self) -> None:
         """Drop everything."""
@@ -98,10 +117,8 @@ class ModelEngine:
         self._counters = replace(self._counters, rows_written=self._counters.rows_written + 2 * len(new[0]))
 
     def _attend(self, item: Attend) -> Attended:
-        state = self._slots[item.slot]
-        if state.keys is None or state.values is None:
-            raise ValueError(f"slot {item.slot} holds no rows to attend over; append first")
-        start, end = state.tokens.row(item.start), state.tokens.row(item.end)
+        keys, values = self.rows(item.slot)
+        start, end = self.bounds(item)
         shift = formats.score_shift(item.shift, self.head_dim)
         vectors, block = [], []
         rows = 0
@@ -109,9 +126,8 @@ class ModelEngine:
             part = slice(i, i + _QUERIES)
             seen = slice(int(start[part].min()), int(end[part].max()))
             answer = integer.attend(
-                torch.from_numpy(np.ascontiguousarray(item.q[part])).long(), state.keys.take(seen),
-                state.values.take(seen), torch.from_numpy(start[part] - seen.start),
-                torch.from_numpy(end[part] - seen.start), shift, self._geometry)
+                torch.from_numpy(np.ascontiguousarray(item.q[part])).long(), keys.take(seen),
+                values.take(seen), start[part] - seen.start, end[part] - seen.start, shift, self._geometry)
             vectors.append(answer.vectors)
             block.append(answer.block)
         for i in range(0, len(item.q), self.lanes):

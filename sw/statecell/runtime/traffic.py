@@ -14,8 +14,7 @@ FP16_BYTES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Device cycles (None where nothing is clocked), bytes read from the two banks (scales included), and the bytes that
-    FP16 keys and values would be."""
+    """Device cycles (None where nothing is clocked), bytes read from the two banks (scales included), bytes of FP16."""
 
     cycles: int | None
     array_bytes: float

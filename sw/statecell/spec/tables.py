@@ -1,7 +1,7 @@
 """Markdown tables of the specification, kept in documents between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 
-    python -m statecell.spec.tables docs/protocol.md            writes the tables anew
-    python -m statecell.spec.tables --check docs/protocol.md    exits with 1 if one is out of date
+python -m statecell.spec.tables docs/protocol.md            writes the tables anew
+python -m statecell.spec.tables --check docs/protocol.md    exits with 1 if one is out of date
 """
 
 from __future__ import annotations

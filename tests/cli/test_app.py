@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+from statecell.cli import app as application
+from statecell.cli import doctor
+
+Run = Callable[..., tuple[int, str, str]]
+COMMANDS = ("generate", "chat", "info", "bench", "eval", "models", "texts", "doctor", "cache", "report")
+
+
+def test_help_lists_every_command(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in COMMANDS:
+        assert f" {command} " in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("generate", "chat", "info", "bench attention", "bench model", "eval ppl", "eval agreement", "report"),
+        *("models list", "models fetch", "texts list", "texts fetch", "cache show", "cache clear", "doctor"),
+    ],
+)
+def test_every_help_has_an_example(run: Run, command: str) -> None:
+    code, out, _ = run(*command.split(), "--help")
+    assert code == 0
+    assert f"Example: statecell {command}" in out
+
+
+def test_version(run: Run) -> None:
+    assert run("--version")[:2] == (0, "statecell 0.1.0\n")
+
+
+def test_an_error_is_one_sentence_without_a_traceback(run: Run) -> None:
+    code, out, error = run("models", "fetch", "gpt-9")
+    assert (code, out) == (2, "")
+    assert error.startswith("statecell: There is no model 'gpt-9': use one of smollm2-135m, glassllm")
+    assert error.count("\n") == 1
+
+
+def test_a_wrong_configuration_is_one_sentence(run: Run) -> None:
+    code, out, error = run("info", "--device", "model:huge")
+    assert (code, out) == (2, "")
+    assert "there is no configuration 'huge'" in error and error.count("\n") == 1
+
+
+def test_plug_ins_are_commands(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("plugged_command")
+    module.app = typer.Typer()  # type: ignore[attr-defined]
+
+    @module.app.command()  # type: ignore[untyped-decorator]
+    def plugged(name: str) -> None:
+        """Say hello."""
+        typer.echo(f"hello {name}")
+
+    monkeypatch.setitem(sys.modules, "plugged_command", module)
+    point = EntryPoint(name="plugged", value="plugged_command:app", group=application.COMMANDS_GROUP)
+    monkeypatch.setattr(application, "entry_points", lambda group: [point] if group == point.group else [])
+    assert run("plugged", "world")[:2] == (0, "hello world\n")
+    assert "plugged" in run("--help")[1]
+
+
+def test_lists_and_cache(run: Run, cache: Path) -> None:
+    models = json.loads(run("models", "list", "--json")[1])
+    assert {row["name"]: row["fetched"] for row in models} == {"smollm2-135m": False, "glassllm": False}
+    texts = json.loads(run("texts", "list", "--json")[1])
+    assert len(texts) == 6 and "persuasion" in {row["name"] for row in texts}
+    assert json.loads(run("cache", "show", "--json")[1]) == {"folder": str(cache), "parts": {}}
+    for part in ("models", "simulator"):
+        (cache / part).mkdir(parents=True)
+        (cache / part / "file").write_bytes(bytes(1000))
+    assert json.loads(run("cache", "show", "--json")[1])["parts"] == {"models": 1000, "simulator": 1000}
+    assert run("cache", "clear", "everything")[0] == 2
+    assert json.loads(run("cache", "clear", "simulator", "--json")[1])["removed"] == {"simulator": 1000}
+    assert (cache / "models").is_dir() and not (cache / "simulator").exists()
+    assert run("cache", "clear")[0] == 0
+    assert not (cache / "models").exists()
+
+
+def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    checks = json.loads(run("doctor", "--json")[1])
+    assert {check["name"] for check in checks["checks"]} >= {"g++", "make", "perl", "verilator", "torch", "disk"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, error = run("doctor", "--quiet")
+    assert (code, out) == (1, "")
+    assert "g++ is missing (compiles the simulator); do: apt-get install g++" in error
+    assert not json.loads(run("doctor", "--json")[1])["ok"]
+
+
+def test_doctor_checks_the_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "DISK_BYTES", 1 << 60)
+    code, _, error = run("doctor", "--quiet")
+    assert code == 1 and "disk is" in error and "STATECELL_CACHE" in error
