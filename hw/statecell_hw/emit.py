@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import statecell.spec
 import typer
 from amaranth.back import verilog as backend
+
+import statecell.spec
+import statecell_hw
 from statecell.spec import formats
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import CONFIGS, Geometry, config
-
-import statecell_hw
 from statecell_hw.top import StateCell
 
 TOP = "statecell"

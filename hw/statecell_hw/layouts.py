@@ -9,7 +9,6 @@ from amaranth.lib.wiring import Out, Signature
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 
-
 SCALE = data.StructLayout({
     "mantissa": formats.SCALE_MANTISSA,
     "exponent": formats.SCALE_BITS - formats.SCALE_MANTISSA - 1,
@@ -31,7 +30,8 @@ def row_layout(geometry: Geometry) -> data.StructLayout:
 
 class RowWrite(Signature):
     """Write port of a tile: ``data`` (a row of :func:`row_layout`) goes to ``row`` of the key bank if ``key_en`` and
-    of the value bank if ``value_en``; one row a cycle."""
+    of the value bank if ``value_en``; one row a cycle.
+    """
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__({
@@ -44,7 +44,8 @@ class RowWrite(Signature):
 
 class QueryLoad(Signature):
     """Load port of a tile's shadow queries: ``codes`` and the query's scale, for ``lane``, in a cycle with ``valid``.
-    ``sign`` is 1 for a negative scale; ``mantissa`` is without its leading 8."""
+    ``sign`` is 1 for a negative scale; ``mantissa`` is without its leading 8.
+    """
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__({
@@ -59,7 +60,8 @@ class QueryLoad(Signature):
 
 def pass_layout(geometry: Geometry) -> data.StructLayout:
     """Descriptor of a pass: rows ``first`` to ``end`` - 1 of the tile's slot ``slot``; lane l, if its bit in ``active``
-    is set, sees rows start[l] to end_[l] - 1. Lanes 0 to ``lanes`` - 1 are answered; ``shift`` as in ATTEND."""
+    is set, sees rows start[l] to end_[l] - 1. Lanes 0 to ``lanes`` - 1 are answered; ``shift`` as in ATTEND.
+    """
     limit = range(geometry.slot_rows + 1)
     limits = data.ArrayLayout(unsigned(geometry.slot_rows.bit_length()), geometry.lanes)
     return data.StructLayout({

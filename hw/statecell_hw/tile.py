@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -40,8 +42,8 @@ class Tile(wiring.Component):
     time; a row or table entry written in the cycle that a pass reads it counts for the next pass.
     ``query``: :class:`QueryLoad`, only while ``query_ready`` is high: the shadow of ``query.lane`` (which must be held
     while waiting) is free. ``pass_`` is accepted once the shadows of its active lanes are full, the gap since the last
-    pass is over and at most one pass before it is not drained; the shadows then become its queries. ``drop`` frees
-    shadows that no accepted pass is to use.
+    pass is over and at most one pass before it is not drained; the shadows then become its queries. ``drop`` forgets
+    shadow queries that no accepted pass is to use; queries are loaded from lane 0 up.
     ``o``: ``lanes`` * ``vector_words`` words per pass, in order; it may be held up for any time, and no row is lost.
     ``raw_read``: a row of both banks ``raw_latency`` cycles after ``en``; only while ``busy`` is low.
     ``busy``: a pass or its words are in the tile. ``key_row``, ``value_row``: that bank reads a row for a pass.
@@ -149,17 +151,24 @@ class Tile(wiring.Component):
         wiring.connect(m, wiring.flipped(self.query), dot.load)
         wiring.connect(m, normalise.o, wiring.flipped(self.o))
         started = Signal(range(PASSES + 1))
+        claimed = Signal()
         active = self.pass_.payload.active
         m.d.comb += [
             rows.allowed.eq((started != PASSES) & ((dot.full & active) == active)),
             self.query_ready.eq(dot.load_ready),
-            dot.drop.eq(self.drop),
+            # between acceptance and swap the shadows are the accepted pass's: lane 0 lets no other query in
+            dot.drop.eq(self.drop & ~claimed),
             self.busy.eq((started != 0) | normalise.busy),
         ]
-        m.d.sync += started.eq(started + (self.pass_.valid & self.pass_.ready) - normalise.drained)
+        accepted = self.pass_.valid & self.pass_.ready
+        m.d.sync += [
+            started.eq(started + accepted - normalise.drained),
+            claimed.eq((claimed | accepted) & ~dot.swap),
+        ]
 
-        # -- tags: every row's fields, by the time since they left the row stream ----------------------------------------
-        valid, tag = [rows.valid], [rows.tag]
+        # -- tags: every row's fields, by the time since they left the row stream --------------------------------------
+        valid: list[Signal] = [rows.valid]
+        tag: list[Any] = [rows.tag]
         for i in range(1, self._done_time + 1):
             valid.append(Signal(name=f"valid_{i}"))
             tag.append(Signal(tag_layout(g), name=f"tag_{i}", reset_less=True))
@@ -229,7 +238,9 @@ class Tile(wiring.Component):
         ]
         codes = list(values.codes)
         for time in range(self._value_time + values.latency, self._weights_time):
-            held = [Signal(signed(g.effective_bits), name=f"code_{j}_{time}", reset_less=True) for j in range(g.head_dim)]
+            held = [
+                Signal(signed(g.effective_bits), name=f"code_{j}_{time}", reset_less=True) for j in range(g.head_dim)
+            ]
             with m.If(valid[time]):
                 m.d.sync += [h.eq(c) for h, c in zip(held, codes, strict=True)]
             codes = held

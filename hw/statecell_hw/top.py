@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import reduce
-from operator import and_, or_
+from operator import add, and_
 from typing import Any
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from statecell.spec import frame
-from statecell.spec.commands import COUNTER_FIELDS, Info, Status
-from statecell.spec.fingerprint import fingerprint
+from statecell.spec.commands import COUNTER_FIELDS, Status
 from statecell.spec.geometry import Geometry
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.array.rotate import Rotate
@@ -27,34 +25,12 @@ from statecell_hw.control.ingest import Ingest
 from statecell_hw.control.mapper import Mapper
 from statecell_hw.control.passes import PassQueue
 from statecell_hw.control.rawrows import RowReader, RowWriter
-from statecell_hw.control.responder import Responder
+from statecell_hw.control.responder import Responder, device_info
 from statecell_hw.control.slots import SlotTable
 from statecell_hw.control.vectors import Vectors
 from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
 from statecell_hw.tile import Tile
-
-
-def info(g: Geometry, build_hash: int) -> Info:
-    """What INFO answers for a device of geometry `g` whose sources hash to `build_hash` (64 bits)."""
-    return Info(
-        version=frame.VERSION,
-        fingerprint=fingerprint(),
-        build_low=build_hash & 0xFFFFFFFF,
-        build_high=build_hash >> 32,
-        head_dim=g.head_dim,
-        rows=g.rows,
-        lanes=g.lanes,
-        tiles=g.tiles,
-        group=g.group,
-        page_rows=g.page_rows,
-        slots=g.slots,
-        pages_per_slot=g.pages_per_slot,
-        link_bytes=g.link_bytes,
-        query_bits=g.query_bits,
-        zero_point=int(g.zero_point),
-        clock_hz=g.clock_hz,
-    )
 
 
 class StateCell(wiring.Component):
@@ -81,7 +57,7 @@ class StateCell(wiring.Component):
         self.command, self.slots, self.counters = Command(g), SlotTable(g), Counters(g)
         self.mapper, self.bounds, self.ingest, self.cursor = Mapper(g), Bounds(g), Ingest(g), Cursor(g)
         self.vectors, self.passes, self.drain = Vectors(g), PassQueue(g), Drain(g)
-        self.responder = Responder(g, info=info(g, build_hash))
+        self.responder = Responder(g, info=device_info(g, build_hash))
         self.rotate, self.writer, self.pack = Rotate(g), Writer(g), BlockPack(g)
         self.tiles = [Tile(g, multiplier=multiplier) for _ in range(g.tiles)]
         self.row_reader, self.row_writer = RowReader(g, read_latency=self.tiles[0].raw_latency), RowWriter(g)
@@ -195,7 +171,7 @@ class StateCell(wiring.Component):
             writer.i_valid.eq(rotate.o_valid & ~vectors.to_pack),
             writer.i_data.eq(rotate.o_forward),
             vectors.writer_done.eq(writer.done),
-            writer.query_ready.eq(reduce(or_, ((writer.query_tile == n) & t.query_ready for n, t in enumerate(self.tiles)))),
+            writer.query_ready.eq(Cat(tile.query_ready for tile in self.tiles).bit_select(writer.query_tile, 1)),
             vectors.pack_space.eq(pack.space),
             pack.take.eq(vectors.pack_take),
             pack.i_valid.eq(rotate.o_valid & vectors.to_pack),
@@ -204,7 +180,8 @@ class StateCell(wiring.Component):
 
     def _connect_tiles(self, m: Module) -> None:
         """Rows, queries and passes to their tiles, results back."""
-        command, writer, passes, bounds, raw = self.command, self.writer, self.passes, self.bounds, self.row_writer.write
+        command, passes, bounds, raw = self.command, self.passes, self.bounds, self.row_writer.write
+        writer: Any = self.writer
         attend, descriptor = passes.i.payload, passes.i.payload.pass_
         m.d.comb += [
             passes.i.valid.eq(command.attend_valid),
@@ -227,7 +204,8 @@ class StateCell(wiring.Component):
                 descriptor.active[lane].eq(lane < command.request.count),
             ]
         wiring.connect(m, passes.order, self.drain.order)
-        for number, tile in enumerate(self.tiles):
+        tiles: list[Any] = list(self.tiles)
+        for number, tile in enumerate(tiles):
             mine = command.tile == number
             storing = writer.write_tile == number
             m.d.comb += [
@@ -275,12 +253,13 @@ class StateCell(wiring.Component):
 
     def _connect_counters(self, m: Module) -> None:
         """Events of the device, by counter."""
-        tiles, passes = self.tiles, self.passes
+        tiles: list[Any] = list(self.tiles)
+        passes = self.passes
         events: dict[str, Any] = {
             "cycles": 1,
-            "key_rows": sum((tile.key_row for tile in tiles[1:]), tiles[0].key_row),
-            "value_rows": sum((tile.value_row for tile in tiles[1:]), tiles[0].value_row),
-            "rows_written": reduce(or_, (t.write.key_en for t in tiles)) + reduce(or_, (t.write.value_en for t in tiles)),
+            "key_rows": reduce(add, (tile.key_row for tile in tiles)),
+            "value_rows": reduce(add, (tile.value_row for tile in tiles)),
+            "rows_written": reduce(add, (tile.write.key_en + tile.write.value_en for tile in tiles)),
             "link_in": self.i.valid & self.i.ready,
             "link_out": self.o.valid & self.o.ready,
             "stalls": passes.start.valid & ~passes.start.ready,

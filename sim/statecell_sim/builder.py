@@ -13,7 +13,7 @@ LIBRARY = "libstatecell.so"
 
 # Undefined values are zero (--x-*), assertions are left to the benches, and one call runs many cycles inside C.
 # Symbols stay inside the library: several simulators may be loaded into one process.
-COMPILE = "-O3 -fPIC -fvisibility=hidden -fno-gnu-unique"
+COMPILE = "-fPIC -fvisibility=hidden -fno-gnu-unique"
 FLAGS = (
     "--cc --exe --build -O3 --x-assign fast --x-initial fast --noassert -Wno-WIDTH -Wno-fatal -Wno-lint "
     f"-j 0 --Mdir obj -o {LIBRARY} --prefix Vstatecell --top-module {TOP}"

@@ -26,6 +26,8 @@ class Loopback(wiring.Component):
     i, o: link words in and out.
     """
 
+    latency = 2  # cycles from a word in to the same word out when nothing waits
+
     i: stream.Interface
     o: stream.Interface
 
@@ -34,11 +36,6 @@ class Loopback(wiring.Component):
         self.depth = depth
         signature = stream.Signature(link_payload(link_bytes))
         super().__init__({"i": In(signature), "o": Out(signature)})
-
-    @property
-    def latency(self) -> int:
-        """Cycles from a word in to the same word out when nothing waits."""
-        return 2
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()

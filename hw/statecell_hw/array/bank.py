@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.rowmemory import RowMemory
 from statecell_hw.layouts import SCALE, row_layout
 
 EXPONENT_BITS = formats.SCALE_BITS - formats.SCALE_MANTISSA
@@ -73,20 +75,20 @@ class Bank(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        m.submodules.memory = memory = Memory(shape=g.row_bits, depth=g.rows, init=[])
-        write, read = memory.write_port(), memory.read_port()
+        m.submodules.memory = memory = RowMemory(g)
         m.d.comb += [
-            write.en.eq(self.write_en), write.addr.eq(self.write_row), write.data.eq(self.write_data),
-            read.en.eq(self.read_en), read.addr.eq(self.read_row),
+            memory.write_en.eq(self.write_en), memory.write_row.eq(self.write_row),
+            memory.write_data.eq(self.write_data),
+            memory.read_en.eq(self.read_en), memory.read_row.eq(self.read_row),
         ]
         read_1 = Signal()
         m.d.sync += read_1.eq(self.read_en)
         with m.If(read_1):
-            m.d.sync += self.raw.eq(read.data)
+            m.d.sync += self.raw.eq(memory.read_data)
         row = data.View(row_layout(g), self.raw)
         valid = Signal()
         m.d.sync += valid.eq(read_1)
-        scales = [Signal(SCALE, name=f"scale_{i}", reset_less=True) for i in range(g.groups)]
+        scales: list[Any] = [Signal(SCALE, name=f"scale_{i}", reset_less=True) for i in range(g.groups)]
         if g.zero_point:
             after = Signal()
             m.d.sync += after.eq(valid)
@@ -99,7 +101,7 @@ class Bank(wiring.Component):
         else:
             m.d.comb += [self.codes[j].eq(row.codes[j]) for j in range(g.head_dim)]
             m.d.comb += [scales[i].eq(row.scales[i]) for i in range(g.groups)]
-        held = [Signal(SCALE, name=f"held_{i}", reset_less=True) for i in range(g.groups)]
+        held: list[Any] = [Signal(SCALE, name=f"held_{i}", reset_less=True) for i in range(g.groups)]
         with m.If(valid):
             m.d.sync += [h.eq(s) for h, s in zip(held, scales, strict=True)]
         m.d.comb += self.low.eq(held[0].exponent == formats.LOW_PLANE)

@@ -22,8 +22,9 @@ class Dot(wiring.Component):
 
     Queries are loaded into shadow registers: ``load`` may be valid only while ``load_ready`` is high, which says that
     the shadow of ``load.lane`` is free (combinational). ``full`` has the lanes whose shadow holds a query. ``swap``, in
-    the cycle before a pass's first row, makes the shadows the active queries and frees them, ``drop`` frees them unused; ``query_sign``,
+    the cycle before a pass's first row, makes the shadows the active queries and frees them; ``query_sign``,
     ``query_mantissa`` and ``query_exponent`` show the active queries' scales from the next cycle on.
+    ``drop`` frees the shadows without making them active.
     """
 
     valid: Signal

@@ -11,7 +11,7 @@ Multiplier = Literal["native", "gated"]
 
 
 def product(number: Value, code: Value, multiplier: Multiplier) -> Value:
-    """number * code, both signed; exact, and the same bits in both forms. Combinational."""
+    """Number * code, both signed; exact, and the same bits in both forms. Combinational."""
     if multiplier == "native":
         return number * code
     terms: list[ValueLike] = [Mux(code[i], number.shift_left(i), 0) for i in range(len(code) - 1)]

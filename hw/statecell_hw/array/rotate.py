@@ -50,18 +50,19 @@ class Fold(wiring.Component):
         m = Module()
         upper = Signal()
         draining = Signal()
-        index = Signal(range(self.stride))
-        drained = Signal(range(self.stride))
+        # a counter of one state would have no bits
+        index = Signal(max(1, exact_log2(self.stride)))
+        drained = Signal.like(index)
+        last, drained_last = Signal(), Signal()
+        m.d.comb += [last.eq(index == self.stride - 1), drained_last.eq(drained == self.stride - 1)]
         with m.If(self.i_valid):
-            m.d.sync += index.eq(index + 1)
-            with m.If(index == self.stride - 1):
-                m.d.sync += [upper.eq(~upper), index.eq(0)]
-        with m.If(draining):
-            m.d.sync += drained.eq(drained + 1)
-            with m.If(drained == self.stride - 1):
-                m.d.sync += [draining.eq(0), drained.eq(0)]
-        with m.If(self.i_valid & upper & (index == self.stride - 1)):
+            m.d.sync += [index.eq(Mux(last, 0, index + 1)), upper.eq(upper ^ last)]
+        with m.If(self.i_valid & upper & last):
             m.d.sync += draining.eq(1)
+        with m.Elif(drained_last):
+            m.d.sync += draining.eq(0)
+        with m.If(draining):
+            m.d.sync += drained.eq(Mux(drained_last, 0, drained + 1))
         m.d.comb += self.o_valid.eq(draining | (self.i_valid & upper))
         for lane, (i, o) in enumerate(zip(self.i_data, self.o_data, strict=True)):
             held: Value

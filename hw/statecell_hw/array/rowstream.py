@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -93,9 +95,8 @@ class RowStream(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        m.submodules.table = table = Memory(
-            shape=range(g.pages), depth=g.tile_slots * g.pages_per_slot, init=[]
-        )
+        table: Memory = Memory(shape=range(g.pages), depth=g.tile_slots * g.pages_per_slot, init=[])
+        m.submodules.table = table
         write, walk, look = table.write_port(), table.read_port(), table.read_port()
         m.d.comb += [
             write.en.eq(self.table_write.en), write.addr.eq(self.table_write.index),
@@ -106,7 +107,7 @@ class RowStream(wiring.Component):
         first = Signal()
         gap = Signal(range(GAP))
         row = Signal(range(g.slot_rows), reset_less=True)
-        current = Signal(pass_layout(g), reset_less=True)
+        current: Any = Signal(pass_layout(g), reset_less=True)
         last = Signal()
         m.d.comb += [
             last.eq(row + 1 == current.end),
@@ -127,11 +128,13 @@ class RowStream(wiring.Component):
 
         offset = ceil_log2(g.page_rows)
         m.d.comb += [walk.en.eq(running), walk.addr.eq(Cat(row[offset:], current.slot))]
-        held = Signal(tag_layout(g), reset_less=True)
+        held: Any = Signal(tag_layout(g), reset_less=True)
         within = Signal(offset, reset_less=True)
         m.d.sync += self.valid.eq(running)
         with m.If(running):
-            m.d.sync += [within.eq(row[:offset]), held.first.eq(first), held.last.eq(last), held.lanes.eq(current.lanes)]
+            m.d.sync += [
+                within.eq(row[:offset]), held.first.eq(first), held.last.eq(last), held.lanes.eq(current.lanes),
+            ]
             m.d.sync += [
                 held.visible[lane].eq(current.active[lane] & (current.start[lane] <= row) & (row < current.end_[lane]))
                 for lane in range(g.lanes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -66,7 +68,7 @@ class Normalise(wiring.Component):
         m.d.comb += advance.eq(~self.o.valid | self.o.ready)
         valid = [self.capture, *(Signal(name=f"valid_{i}") for i in range(1, self.latency)), self.o.valid]
         words = g.lanes * g.vector_words
-        # -- which word of which lane -----------------------------------------------------------------------------------
+        # -- which word of which lane ----------------------------------------------------------------------------------
         pending = Signal()
         wanted = Signal.like(self.lanes, name="wanted", reset_less=True)
         count = Signal.like(self.lanes, name="count", reset_less=True)
@@ -98,12 +100,13 @@ class Normalise(wiring.Component):
             m.d.sync += [word[i].eq(word[i - 1]) for i in (1, 2)]
             m.d.sync += [final[i].eq(final[i - 1]) for i in (1, 2)]
 
-        # -- one reciprocal, worked out again for each word of a lane -----------------------------------------------------
-        m.submodules.table = table = Memory(
+        # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
+        table: Memory = Memory(
             shape=INVERSE, depth=len(formats.INVERSE_TABLE),
             init=[{"base": base, "slope": slope} for base, slope in formats.INVERSE_TABLE],
         )
-        piece = table.read_port()
+        m.submodules.table = table
+        piece: Any = table.read_port()
         sums = [Signal(g.normaliser_bits, name=f"sum_{i}", reset_less=True) for i in range(2)]
         log = [Signal(range(g.normaliser_bits), name=f"log_{i}", reset_less=True) for i in range(2)]
         rest = Signal(formats.INVERSE_FRACTION, reset_less=True)
@@ -122,7 +125,7 @@ class Normalise(wiring.Component):
         with m.If(advance & valid[4]):
             m.d.sync += inverse.eq(piece.data.base - (piece.data.slope * rest >> formats.INVERSE_FRACTION))
 
-        # -- the word's elements ------------------------------------------------------------------------------------------
+        # -- the word's elements ---------------------------------------------------------------------------------------
         half = 1 << (formats.INVERSE_BITS - 1)
         for p in range(g.word):
             element = Signal(signed(g.accumulator_bits), name=f"element_{p}", reset_less=True)

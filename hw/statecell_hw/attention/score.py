@@ -54,8 +54,6 @@ class Score(wiring.Component):
     scores: list[Signal]
 
     def __init__(self, geometry: Geometry, *, lead: int) -> None:
-        if lead < 2:
-            raise ValueError(f"lead is {lead}; the scale must come at least 2 cycles before the dot products")
         self.geometry = g = geometry
         self.lead = lead
         super().__init__({
@@ -134,7 +132,8 @@ class Score(wiring.Component):
                 with m.If(valid[self.lead - 1]):
                     m.d.sync += [
                         negative.eq(sign[group] ^ self.query_sign[lane]),
-                        align.eq(Mux(difference < 0, 0, Mux(difference > formats.ALIGN_MAX, formats.ALIGN_MAX, difference))),
+                        align.eq(Mux(difference < 0, 0, Mux(
+                            difference > formats.ALIGN_MAX, formats.ALIGN_MAX, difference))),
                     ]
                 whole = Cat(mantissa[group], 1)
                 factor = Mux(negative, -whole, whole).as_signed()

@@ -90,7 +90,8 @@ class Softmax(wiring.Component):
                 m.d.sync += [first[i].eq(first[i - 1]), visible[i].eq(visible[i - 1])]
         decide = self.scale_lead - 1
         # the value scale's share of the shift: 14 - exponent, and the row's sign, the same for all lanes
-        shares = [Signal(range(formats.VALUE_EXPONENT + formats.CODE_BITS + 1), name=f"share_{i}") for i in range(g.groups)]
+        largest = formats.VALUE_EXPONENT + formats.CODE_BITS
+        shares = [Signal(range(largest + 1), name=f"share_{i}") for i in range(g.groups)]
         for share, exponent in zip(shares, self.exponent, strict=True):
             difference = formats.VALUE_EXPONENT - exponent
             m.d.comb += share.eq(Mux(difference < 0, 0, difference))
@@ -125,7 +126,7 @@ class Softmax(wiring.Component):
         return m
 
     def _climb(self, m: Module, lane: int, valid: Signal, first: Signal, visible: Signal, need: Signal,
-               goal: Signal) -> tuple[Signal, Signal, Signal]:
+               goal: Signal) -> tuple[Signal, Value, Value]:
         """The running maximum of the next cycle; fresh and step one cycle after that."""
         maximum = Signal(signed(NEED_BITS), name=f"maximum_{lane}", reset_less=True)
         empty = Signal(name=f"empty_{lane}", reset_less=True)
@@ -151,9 +152,10 @@ class Softmax(wiring.Component):
                shares: list[Signal], sign: list[Signal], low: Signal) -> None:
         """Weights from the maximum: two stages after it is known."""
         g = self.geometry
-        m.submodules[f"table_{lane}"] = table = Memory(
+        table: Memory = Memory(
             shape=unsigned(formats.EXP_BITS), depth=len(formats.EXP_TABLE), init=formats.EXP_TABLE
         )
+        m.submodules[f"table_{lane}"] = table
         power = table.read_port()
         decide = self.scale_lead - 1
         seen = [valid[i] & visible[i][lane] for i in range(self.latency)]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Array, Elaboratable, Module, Signal
+from amaranth.hdl import Array, Elaboratable, Module, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.hdl import unsigned
 
 from statecell.spec import formats, frame
 from statecell.spec.geometry import Geometry

@@ -135,11 +135,12 @@ class Command(wiring.Component):
             checks.header.eq(self.request),
             checks.entry.eq(self.entry),
         ]
-        final = Signal(STATUS_BITS)
+        checked, final = Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
         running = Signal()
         m.d.comb += [
-            final.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, Mux(status != Status.OK, status, self.faulty))),
+            checked.eq(Mux(status != Status.OK, status, self.faulty)),
+            final.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
             good.eq(final == Status.OK),
             self.mapping.eq(running & (opcode == Opcode.MAP)),
             self.attending.eq(running & (opcode == Opcode.ATTEND)),
@@ -177,21 +178,21 @@ class Command(wiring.Component):
                 with m.If(self.attend_ready):
                     m.next = "END"
             with m.State("END"):
-                m.d.comb += [
-                    self.completion.valid.eq(1),
-                    commit.eq(self.completion.ready),
-                    self.verdict.ready.eq(commit),
-                ]
+                m.d.comb += [self.completion.valid.eq(1), commit.eq(self.completion.ready)]
+                self._completion(m, final, good & running)
+                self._commit(m, commit & good & running, checks)
                 with m.If(commit):
                     m.d.sync += running.eq(0)
-                    m.next = "IDLE"
                     with m.If(running & self.reads & good):
                         m.next = "READ"
+                    with m.Else():
+                        m.d.comb += self.verdict.ready.eq(1)
+                        m.next = "IDLE"
             with m.State("READ"):
+                # The reader needs the request, which the deframer keeps until its verdict is taken.
+                m.d.comb += self.verdict.ready.eq(~self.read_busy)
                 with m.If(~self.read_busy):
                     m.next = "IDLE"
-        self._completion(m, final, good & running)
-        self._commit(m, commit & good & running, checks)
         return m
 
     def _completion(self, m: Module, final: Signal, done: Any) -> None:
@@ -200,30 +201,29 @@ class Command(wiring.Component):
         header, answer = self.completion.payload.header, self.completion.payload.answer
         vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
         m.d.comb += [
-            header.version.eq(frame.VERSION),
             header.opcode.eq(opcode | frame.RESPONSE),
             header.sequence.eq(self.request.sequence),
             header.slot.eq(self.request.slot),
             header.status.eq(final),
             self.completion.payload.lanes.eq(count),
         ]
-        with m.If(done):
-            with m.Switch(opcode):
-                with m.Case(Opcode.INFO):
-                    m.d.comb += [answer.eq(Answer.INFO), header.blocks.eq(len(INFO_FIELDS) * INFO_BITS // 8 // frame.BLOCK)]
-                with m.Case(Opcode.COUNTERS):
-                    blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
-                    m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
-                with m.Case(Opcode.ATTEND):
-                    blocks = count[: len(self.attend_sent)] * vector_blocks + 1
-                    m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(blocks)]
-                with m.Case(Opcode.READ_ROWS):
-                    blocks = count[: len(self.entry.rows)] * row_blocks(g)
-                    m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(blocks)]
-                with m.Case(Opcode.MAP):
-                    m.d.comb += header.value.eq(self.write_entry.pages)
-                with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
-                    m.d.comb += header.value.eq(self.write_entry.rows)
+        with m.If(done), m.Switch(opcode):
+            with m.Case(Opcode.INFO):
+                blocks = len(INFO_FIELDS) * INFO_BITS // 8 // frame.BLOCK
+                m.d.comb += [answer.eq(Answer.INFO), header.blocks.eq(blocks)]
+            with m.Case(Opcode.COUNTERS):
+                blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
+                m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
+            with m.Case(Opcode.ATTEND):
+                blocks = count[: len(self.attend_sent)] * vector_blocks + 1
+                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(blocks)]
+            with m.Case(Opcode.READ_ROWS):
+                blocks = count[: len(self.entry.rows)] * row_blocks(g)
+                m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(blocks)]
+            with m.Case(Opcode.MAP):
+                m.d.comb += header.value.eq(self.write_entry.pages)
+            with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
+                m.d.comb += header.value.eq(self.write_entry.rows)
 
     def _commit(self, m: Module, commit: Any, checks: Checks) -> None:
         """What a good command changes."""

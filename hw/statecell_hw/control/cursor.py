@@ -34,7 +34,7 @@ class Cursor(wiring.Component):
     valid: Signal
     row: Signal
     following: Signal
-    table: wiring.PureInterface
+    table: Any
 
     def __init__(self, g: Geometry) -> None:
         self.g = g

@@ -9,7 +9,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.writer import Kind, job_layout
+from statecell_hw.layouts import Kind, job_layout
 
 
 def vector_word_layout(g: Geometry) -> data.StructLayout:
@@ -92,6 +92,7 @@ class Ingest(wiring.Component):
             job.tile.eq(self.tile),
             job.lane.eq(self.vectors),
             job.row.eq(self.cursor_row),
+            job.following.eq(self.cursor_following),
             job.wide.eq(self.wide & ~self.attend),
             job.zero_point.eq(self.zero_point & ~self.attend),
             self.cursor_step.eq(take & first & value),

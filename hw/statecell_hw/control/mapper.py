@@ -34,7 +34,7 @@ class Mapper(wiring.Component):
     i: stream.Interface
     busy: Signal
     bad: Signal
-    table: wiring.PureInterface
+    table: Any
 
     def __init__(self, g: Geometry) -> None:
         self.g = g

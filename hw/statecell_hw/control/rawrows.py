@@ -69,9 +69,9 @@ class RowReader(wiring.Component):
         ]
         with m.FSM():
             with m.State("ASK"):
-                with m.If(self.busy & self.cursor_valid):
-                    m.d.comb += self.read_en.eq(1)
-                    m.d.sync += wait.eq(self.read_latency - 1)
+                m.d.comb += self.read_en.eq(self.busy & self.cursor_valid)
+                m.d.sync += wait.eq(self.read_latency - 1)
+                with m.If(self.read_en):
                     m.next = "WAIT"
             with m.State("WAIT"):
                 m.d.sync += wait.eq(wait - 1)
@@ -111,7 +111,7 @@ class RowWriter(wiring.Component):
     cursor_row: Signal
     cursor_step: Signal
     busy: Signal
-    write: wiring.PureInterface
+    write: Any
 
     def __init__(self, g: Geometry) -> None:
         self.g = g

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
-from amaranth.hdl import Array, Elaboratable, Module, Signal
+from amaranth.hdl import Array, Cat, Const, Elaboratable, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.enum import Enum
 from amaranth.lib.fifo import SyncFIFO
@@ -13,6 +13,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info
+from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import MAX_LANES, Geometry
 from statecell_hw.attention.pack import packed_layout
 from statecell_hw.control.counters import COUNTER_BITS
@@ -36,8 +37,30 @@ class Answer(Enum, shape=3):
 
 
 def completion_layout(g: Geometry) -> data.StructLayout:
-    """A response to send: its header, the kind of its payload, and for VECTORS the number of queries."""
+    """A response to send: its header but for the version, the kind of its payload, and of how many queries."""
     return data.StructLayout({"header": RESPONSE, "answer": Answer, "lanes": range(g.lanes + 1)})
+
+
+def device_info(g: Geometry, build_hash: int) -> Info:
+    """What INFO answers for a device of geometry `g` whose sources hash to `build_hash` (64 bits)."""
+    return Info(
+        version=frame.VERSION,
+        fingerprint=fingerprint(),
+        build_low=build_hash & 0xFFFFFFFF,
+        build_high=build_hash >> 32,
+        head_dim=g.head_dim,
+        rows=g.rows,
+        lanes=g.lanes,
+        tiles=g.tiles,
+        group=g.group,
+        page_rows=g.page_rows,
+        slots=g.slots,
+        pages_per_slot=g.pages_per_slot,
+        link_bytes=g.link_bytes,
+        query_bits=g.query_bits,
+        zero_point=int(g.zero_point),
+        clock_hz=g.clock_hz,
+    )
 
 
 class Responder(wiring.Component):
@@ -91,7 +114,8 @@ class Responder(wiring.Component):
         layout = completion_layout(g)
         m.submodules.queue = queue = SyncFIFO(width=layout.size, depth=DEPTH)
         head = data.View(layout, queue.r_data)
-        header = head.header.as_value()
+        version = RESPONSE["version"].width
+        header = Cat(Const(frame.VERSION, version), head.header.as_value()[version:])
         exponents = data.View(
             data.ArrayLayout(EXPONENT_BITS, MAX_LANES), Signal(EXPONENT_BITS * MAX_LANES, name="exponents")
         )
@@ -121,11 +145,10 @@ class Responder(wiring.Component):
                     last.eq(end & (head.answer == Answer.NOTHING)),
                 ]
                 m.d.sync += [vector.eq(0), left.eq(head.header.blocks * block_words)]
-                with m.If(take & end):
-                    with m.Switch(head.answer):
-                        for answer in (Answer.INFO, Answer.COUNTERS, Answer.VECTORS, Answer.ROWS):
-                            with m.Case(answer):
-                                m.next = answer.name
+                with m.If(take & end), m.Switch(head.answer):
+                    for answer in (Answer.INFO, Answer.COUNTERS, Answer.VECTORS, Answer.ROWS):
+                        with m.Case(answer):
+                            m.next = answer.name
             with m.State("INFO"):
                 fields = sum(int(v) << (INFO_BITS * i) for i, v in enumerate(astuple(self.info)))
                 m.d.comb += [self.o.valid.eq(1), end.eq(index == info_words - 1), last.eq(end)]

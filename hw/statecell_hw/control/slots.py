@@ -62,7 +62,8 @@ class SlotTable(wiring.Component):
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
-        m.submodules.memory = memory = Memory(shape=slot_layout(self.g), depth=self.g.slots, init=[])
+        memory: Memory = Memory(shape=slot_layout(self.g), depth=self.g.slots, init=[])
+        m.submodules.memory = memory
         read, write = memory.read_port(), memory.write_port()
         # The memory itself survives a reset, so that open slots must be closed one by one.
         walk = Signal(range(self.g.slots))

@@ -11,10 +11,10 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.writer import Writer, job_layout
+from statecell_hw.array.writer import Writer
 from statecell_hw.attention.pack import BlockPack
 from statecell_hw.control.ingest import vector_word_layout
-from statecell_hw.layouts import output_layout
+from statecell_hw.layouts import job_layout, output_layout
 
 BUFFERS = 2
 """Vectors that the input buffer holds."""
@@ -110,7 +110,7 @@ class Vectors(wiring.Component):
         # Rotation side: at a boundary choose a source, then stay with it for a vector.
         index = Signal(range(words))
         boundary, chosen, source, feed = Signal(), Signal(), Signal(), Signal()
-        result_ready, input_ready = Signal(), Signal()
+        result_ready, input_ready, begins, continues = Signal(), Signal(), Signal(), Signal()
         unwritten = Signal(range(3 * Writer.BUFFERS + 1))
         sample = self.results.payload.data
         m.d.comb += [
@@ -118,7 +118,9 @@ class Vectors(wiring.Component):
             result_ready.eq(self.results.valid & (self.pack_space != 0) & tags.w_rdy),
             input_ready.eq(buffer.r_rdy & (self.writer_space != 0) & tags.w_rdy & (self.quiet | (whole != 0))),
             source.eq(Mux(boundary, result_ready, chosen)),
-            feed.eq(Mux(boundary, result_ready | (input_ready & self.job.ready), Mux(chosen, self.results.valid, buffer.r_rdy))),
+            begins.eq(result_ready | (input_ready & self.job.ready)),
+            continues.eq(Mux(chosen, self.results.valid, buffer.r_rdy)),
+            feed.eq(Mux(boundary, begins, continues)),
             self.rotate_valid.eq(feed),
             self.results.ready.eq(feed & source),
             take_out.eq(feed & ~source),
@@ -133,11 +135,12 @@ class Vectors(wiring.Component):
             tags.w_data.eq(source),
             tags.r_en.eq(self.rotated & self.rotated_last),
             self.to_pack.eq(tags.r_data),
-            self.idle.eq((buffer.level == 0) & (tags.level == 0) & boundary & (entering == 0) & (unwritten == 0)),
+            self.idle.eq((buffer.r_level == 0) & (tags.r_level == 0) & boundary & (entering == 0) & (unwritten == 0)),
         ]
-        for lane in range(g.word):
-            word = buffer.r_data.word_select(lane, formats.VECTOR_BITS).as_signed()
-            m.d.comb += self.rotate_data[lane].eq(Mux(source, sample[lane], word))
+        with m.If(feed):  # idle words are all zero, which costs a simulator nothing
+            for lane in range(g.word):
+                word = buffer.r_data.word_select(lane, formats.VECTOR_BITS).as_signed()
+                m.d.comb += self.rotate_data[lane].eq(Mux(source, sample[lane], word))
         # A writer's buffer is free again before its last row is written, so credits do not tell when all is done.
         m.d.sync += unwritten.eq(unwritten + self.writer_take - self.writer_done)
         with m.If(feed):

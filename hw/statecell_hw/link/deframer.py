@@ -68,7 +68,7 @@ class Deframer(wiring.Component):
 
         word, last = self.i.payload.data, self.i.payload.last
         take = Signal()
-        header = Signal(REQUEST, reset_less=True)
+        header = data.View(REQUEST, Signal(REQUEST.size, name="request", reset_less=True))
         complete = Signal()
         status = Signal(STATUS_BITS)
         index = Signal(range(max(header_words, trailer_words)))  # word of the header or of the trailer

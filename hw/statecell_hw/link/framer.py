@@ -36,17 +36,22 @@ class Framer(wiring.Component):
     def __init__(self, g: Geometry) -> None:
         self.g = g
         signature = stream.Signature(word_layout(g))
-        super().__init__({"i": In(signature), "o": Out(signature), "idle": Out(1, init=1)})
+        super().__init__({"i": In(signature), "o": Out(signature), "idle": Out(1)})
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
         word_bits = 8 * self.g.link_bytes
         trailer_words = frame.trailer_bytes(self.g.link_bytes) // self.g.link_bytes
         m.submodules.crc = crc = Crc(link_bytes=self.g.link_bytes)
-        trailer = Signal()
+        trailer, begun = Signal(), Signal()
         index = Signal(range(trailer_words))
         take = Signal()
-        m.d.comb += [take.eq(self.i.valid & self.i.ready), crc.en.eq(take), crc.data.eq(self.i.payload.data)]
+        m.d.comb += [
+            take.eq(self.i.valid & self.i.ready),
+            crc.en.eq(take),
+            crc.data.eq(self.i.payload.data),
+            self.idle.eq(~begun),
+        ]
         with m.If(trailer):
             m.d.comb += [
                 self.o.valid.eq(1),
@@ -57,7 +62,7 @@ class Framer(wiring.Component):
                 m.d.sync += index.eq(index + 1)
                 with m.If(self.o.payload.last):
                     m.d.comb += crc.clear.eq(1)
-                    m.d.sync += [trailer.eq(0), index.eq(0), self.idle.eq(1)]
+                    m.d.sync += [trailer.eq(0), index.eq(0), begun.eq(0)]
         with m.Else():
             m.d.comb += [
                 self.o.valid.eq(self.i.valid),
@@ -65,5 +70,5 @@ class Framer(wiring.Component):
                 self.i.ready.eq(self.o.ready),
             ]
             with m.If(take):
-                m.d.sync += [trailer.eq(self.i.payload.last), self.idle.eq(0)]
+                m.d.sync += [trailer.eq(self.i.payload.last), begun.eq(1)]
         return m

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from amaranth.sim import Simulator
+
 from statecell_hw.link.crc import Crc
 
 
@@ -32,7 +33,7 @@ def test_equals_zlib_for_every_prefix(link_bytes: int) -> None:
             await ctx.tick()
             ctx.set(dut.clear, 0)
 
-    sim = Simulator(dut)
+    sim: Any = Simulator(dut)
     sim.add_clock(1e-6)
     sim.add_testbench(bench)
     sim.run()

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+
 from statecell.spec import frame
 from statecell.spec.commands import Status
 from statecell.spec.geometry import Geometry
@@ -12,12 +13,14 @@ from tests.hw.streams import receive, send, simulate, words_of
 
 
 def geometry(link_bytes: int) -> Geometry:
-    return Geometry(name="t", head_dim=32, rows=8, lanes=1, slots=1, pages_per_slot=1, page_rows=8, link_bytes=link_bytes)
+    return Geometry(
+        name="least", head_dim=32, rows=8, lanes=1, slots=1, pages_per_slot=1, page_rows=8, link_bytes=link_bytes
+    )
 
 
-def good_frame(rng: random.Random, link_bytes: int, blocks: int, **fields: int) -> bytes:
-    values = {"version": frame.VERSION, "opcode": rng.randrange(256), "sequence": rng.randrange(65536), "blocks": blocks}
-    header = frame.pack_header(frame.REQUEST_HEADER, **{**values, "count": rng.getrandbits(32), **fields})
+def good_frame(rng: random.Random, link_bytes: int, blocks: int) -> bytes:
+    values = {"version": frame.VERSION, "opcode": rng.randrange(256), "sequence": rng.randrange(65536)}
+    header = frame.pack_header(frame.REQUEST_HEADER, **values, blocks=blocks, count=rng.getrandbits(32))
     return frame.seal(header + rng.randbytes(16 * blocks), link_bytes)
 
 

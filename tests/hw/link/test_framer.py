@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+
 from statecell.spec import frame
 from statecell.spec.geometry import Geometry
 from statecell_hw.link.framer import Framer
@@ -11,7 +12,9 @@ from tests.hw.streams import receive, send, simulate, words_of
 
 
 def geometry(link_bytes: int) -> Geometry:
-    return Geometry(name="t", head_dim=32, rows=8, lanes=1, slots=1, pages_per_slot=1, page_rows=8, link_bytes=link_bytes)
+    return Geometry(
+        name="least", head_dim=32, rows=8, lanes=1, slots=1, pages_per_slot=1, page_rows=8, link_bytes=link_bytes
+    )
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.5])

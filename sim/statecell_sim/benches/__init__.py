@@ -1,0 +1,1 @@
+"""cocotb benches and what they share."""

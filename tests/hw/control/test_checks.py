@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from amaranth.sim import Simulator
+
+from statecell.spec import frame
+from statecell.spec.commands import Flag, Opcode, Status
+from statecell.spec.geometry import Geometry, config
+from statecell_hw.control.checks import SLOT_COMMANDS, Checks
+
+ROWS = {Opcode.APPEND, Opcode.WRITE_ROWS}
+
+
+def length(opcode: int, count: int, g: Geometry) -> int:
+    """Payload bytes that a command needs, padded to blocks."""
+    size = {
+        Opcode.MAP: 2 * count,
+        Opcode.APPEND: 4 * g.head_dim * count,
+        Opcode.ATTEND: -(-4 * count // 16) * 16 + 2 * g.head_dim * count,
+        Opcode.WRITE_ROWS: 2 * g.row_bytes * count,
+    }.get(Opcode(opcode), 0)
+    return -(-size // frame.BLOCK)
+
+
+def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
+    """The contract in software."""
+    try:
+        opcode = Opcode(h["opcode"])
+    except ValueError:
+        return Status.BAD_OPCODE
+    count = h["count"]
+    most = {
+        Opcode.MAP: g.pages_per_slot, Opcode.APPEND: g.slot_rows, Opcode.ATTEND: g.lanes,
+        Opcode.READ_ROWS: g.slot_rows, Opcode.WRITE_ROWS: g.slot_rows,
+    }.get(opcode)  # fmt: skip
+    if opcode in SLOT_COMMANDS:
+        if h["slot"] >= g.slots:
+            return Status.BAD_SLOT
+        if bool(e["open"]) == (opcode == Opcode.OPEN):
+            return Status.SLOT_OPEN if e["open"] else Status.SLOT_CLOSED
+    known = Flag.WIDE | Flag.ZERO_POINT if g.zero_point else Flag.WIDE
+    both = Flag.WIDE | Flag.ZERO_POINT
+    if opcode == Opcode.APPEND and (h["flags"] & ~int(known) or h["flags"] & both == both):
+        return Status.BAD_FLAGS
+    if opcode == Opcode.ATTEND and h["shift"] > 63:
+        return Status.BAD_FLAGS
+    if most is not None and not 1 <= count <= most:
+        return Status.BAD_COUNT
+    if h["blocks"] != length(opcode, count, g):
+        return Status.BAD_LENGTH
+    if opcode == Opcode.TRUNCATE and count > e["rows"]:
+        return Status.BAD_RANGE
+    if opcode == Opcode.READ_ROWS and h["first"] + count > e["rows"]:
+        return Status.BAD_RANGE
+    if opcode == Opcode.MAP and e["pages"] + count > g.pages_per_slot:
+        return Status.FULL
+    added = 2 * count if opcode == Opcode.APPEND and h["flags"] & Flag.WIDE else count
+    if opcode in ROWS and e["rows"] + added > e["pages"] * g.page_rows:
+        return Status.FULL
+    return Status.OK
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny2", "bench64"])
+def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
+    g = config(name)
+    rng = random.Random(1)
+    dut = Checks(g)
+    seen = set()
+
+    async def bench(ctx: Any) -> None:
+        for _ in range(4000):
+            opcode = rng.choice([*Opcode, *Opcode, *ROWS, rng.randrange(256)])
+            limit = rng.choice([3, g.lanes + 1, g.slot_rows + 1, 1 << 32])
+            header = {
+                "version": frame.VERSION,
+                "opcode": opcode,
+                "sequence": rng.randrange(1 << 16),
+                "slot": rng.randrange(g.slots) if rng.random() < 0.95 else rng.randrange(1 << 16),
+                "count": rng.randrange(limit),
+                "first": rng.randrange(rng.choice([4, 1 << 16])),
+                "shift": rng.randrange(64) if rng.random() < 0.9 else rng.randrange(256),
+                "flags": rng.choice([0, 0, 0, 1, 2, 3, rng.randrange(256)]),
+            }
+            blocks = length(opcode, header["count"], g) if opcode in set(Opcode) else 0
+            header["blocks"] = blocks % (1 << 16) if rng.random() < 0.95 else rng.randrange(1 << 16)
+            pages = rng.randint(0, g.pages_per_slot)
+            rows = rng.randint(0, pages * g.page_rows)
+            entry = {"open": int((rng.random() < 0.9) != (opcode == Opcode.OPEN)), "rows": rows, "pages": pages}
+            ctx.set(dut.header, header)
+            ctx.set(dut.entry, entry)
+            status = expected(header, entry, g)
+            seen.add(status)
+            assert ctx.get(dut.status) == status, (header, entry)
+            if status == Status.OK and opcode in ROWS:
+                wide = opcode == Opcode.APPEND and header["flags"] & Flag.WIDE
+                assert ctx.get(dut.added) == header["count"] * (2 if wide else 1)
+
+    sim: Any = Simulator(dut)
+    sim.add_testbench(bench)
+    sim.run()
+    assert seen == set(Status) - {Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC, Status.BAD_PAGE}
