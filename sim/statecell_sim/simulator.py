@@ -254,8 +254,13 @@ def open_transport(rest: str, *, timeout: float) -> SimTransport:
         raise LinkError(
             f"The simulator does not know {query!r}: the only option is trace=FILE.fst, as in sim:{name}?trace=run.fst."
         )
-    library = build_library(_verilog(name), CONFIGS[name].link_bytes, trace=trace is not None)
+    library = library_of(name, trace=trace is not None)
     return SimTransport(Simulator(library, trace=Path(trace) if trace else None))
+
+
+def library_of(name: str, *, trace: bool = False) -> Path:
+    """The compiled simulator of a named configuration, built at first use. Raises what `build_library` raises."""
+    return build_library(_verilog(name), CONFIGS[name].link_bytes, trace=trace)
 
 
 def _verilog(name: str) -> str:

@@ -21,21 +21,22 @@ G = config("tiny")
 BUILD = 0x0123456789ABCDEF
 
 
-def exchange(frames: list[bytes], seed: int) -> list[bytes]:
-    """Responses of a fresh device, with pauses on both sides."""
+def exchange(frames: list[bytes], seed: int, unfinished: bytes = b"") -> list[bytes]:
+    """Responses of a fresh device, with pauses on both sides; after the frames, the beginning of another."""
     dut = StateCell(G, build_hash=BUILD)
     answers: list[bytes] = []
 
     async def source(ctx: Any) -> None:
         rng = random.Random(seed)
-        for data in frames:
-            for word in words_of(data, G.link_bytes):
-                ctx.set(dut.i.payload, word)
-                ctx.set(dut.i.valid, 1)
-                await ctx.tick().until(dut.i.ready)
-                ctx.set(dut.i.valid, 0)
-                if rng.random() < 0.05:
-                    await ctx.tick().repeat(rng.randint(1, 9))
+        words = [word for data in frames for word in words_of(data, G.link_bytes)]
+        words += [{**word, "last": 0} for word in words_of(unfinished, G.link_bytes)]
+        for word in words:
+            ctx.set(dut.i.payload, word)
+            ctx.set(dut.i.valid, 1)
+            await ctx.tick().until(dut.i.ready)
+            ctx.set(dut.i.valid, 0)
+            if rng.random() < 0.05:
+                await ctx.tick().repeat(rng.randint(1, 9))
 
     async def sink(ctx: Any) -> None:
         rng = random.Random(seed + 1)
@@ -108,3 +109,22 @@ def test_a_conversation_equals_the_integer_model() -> None:
     assert (answers[6].status, answers[6].sequence) == (Status.BAD_FRAME, 5)
     assert answers[7:10] == [ok(6, 0, result), ok(7, 0, rows), ok(8, 3)]
     assert answers[10].status == Status.BAD_RANGE
+
+
+def test_an_unfinished_frame_holds_up_no_response() -> None:
+    rng = np.random.default_rng(2)
+    k, v, q = vectors(rng, 1), vectors(rng, 1), vectors(rng, 1)
+    ranges = torch.tensor([[0, 1]])
+    payload = frame.pad(as_bytes(ranges)) + as_bytes(q)
+    requests = [
+        Request(opcode=Opcode.OPEN),
+        Request(opcode=Opcode.MAP, count=1, payload=bytes(frame.BLOCK)),
+        Request(opcode=Opcode.APPEND, count=1, payload=as_bytes(torch.stack([k, v], 1))),
+        Request(opcode=Opcode.ATTEND, count=1, shift=20, payload=payload),
+    ]
+    frames = [r.encode(i, G.link_bytes) for i, r in enumerate(requests)]
+    # The next ATTEND stops inside its query, while the results of this one want to pass the same rotation.
+    answers = [decode(a, G.link_bytes) for a in exchange(frames, 6, unfinished=frames[3][: -4 * G.link_bytes])]
+    keys, values = integer.store(k, G), integer.store(v, G)
+    expected = integer.attend(q, keys, values, ranges[:, 0], ranges[:, 1], 20, G)
+    assert answers[3].payload == as_bytes(expected.vectors) + frame.pad(bytes(expected.block.tolist()))

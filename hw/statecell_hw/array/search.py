@@ -47,6 +47,18 @@ def row_place(geometry: Geometry) -> data.StructLayout:
     return data.StructLayout({"value": 1, "tile": range(geometry.tiles), "row": range(geometry.rows)})
 
 
+def first_of_group(geometry: Geometry, word: Value) -> Value:
+    """Whether the vector's word number ``word`` is the first of its group."""
+    bits = exact_log2(geometry.group // geometry.word)
+    return word[:bits] == 0 if bits else Const(1)
+
+
+def last_of_group(geometry: Geometry, word: Value) -> Value:
+    """Whether the vector's word number ``word`` is the last of its group."""
+    bits = exact_log2(geometry.group // geometry.word)
+    return word[:bits].all() if bits else Const(1)
+
+
 class ScaleSearch(wiring.Component):
     """Rows from quantised words.
 
@@ -99,8 +111,7 @@ class ScaleSearch(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        group_words = g.group // g.word
-        group_word_bits = exact_log2(group_words)
+        group_word_bits = exact_log2(g.group // g.word)
 
         def group_of(tag: Any) -> Value:
             return Value.cast(tag.word[group_word_bits:]) if g.groups > 1 else Const(0)
@@ -150,15 +161,14 @@ class ScaleSearch(wiring.Component):
         with m.If(valid[2]):
             m.d.sync += [s.eq(r * r) for s, r in zip(square, residue, strict=True)]
         total = Signal(SQUARE_BITS + exact_log2(g.group), reset_less=True)
-        begins = tag[3].word[:group_word_bits] == 0
         with m.If(valid[3]):
-            m.d.sync += total.eq(Mux(begins, 0, total) + tree(list(square)))
+            m.d.sync += total.eq(Mux(first_of_group(g, tag[3].word), 0, total) + tree(list(square)))
         ends = Signal()
         weighed = Signal(len(total) + 2 * (formats.SCALE_MANTISSA + 1) + 2, reset_less=True)
         error = shared(m, total * _squared_mantissa(m, tag[4].code[:formats.SCALE_MANTISSA]), "error")
         with m.If(valid[4]):
             m.d.sync += weighed.eq(Mux(tag[4].octave, error << 2, error))
-        m.d.sync += ends.eq(valid[4] & (tag[4].word[:group_word_bits] == group_words - 1))
+        m.d.sync += ends.eq(valid[4] & last_of_group(g, tag[4].word))
 
         # the choice
         best = [Signal(signed(formats.CODE_BITS), name=f"best_{j}", reset_less=True) for j in range(g.head_dim)]

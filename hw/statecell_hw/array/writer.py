@@ -16,7 +16,7 @@ from statecell_hw.array.jobs import JobQueue
 from statecell_hw.array.quantise import Mode, Quantiser
 from statecell_hw.array.query import QueryCollector, query_tag
 from statecell_hw.array.scale import CODE_BITS, ScaleFinder
-from statecell_hw.array.search import ScaleSearch, word_tag
+from statecell_hw.array.search import ScaleSearch, first_of_group, last_of_group, word_tag
 from statecell_hw.layouts import Kind, QueryLoad, RowWrite, job_layout
 
 
@@ -135,8 +135,8 @@ class Writer(wiring.Component):
             jobs.loaded.eq(self.i_valid & last_in),
             finder.i_valid.eq(self.i_valid),
             finder.i_data.eq(self.i_data),
-            finder.i_first.eq(Mux(whole, word_in == 0, word_in[:group_word_bits] == 0)),
-            finder.i_last.eq(last_in | (~whole & word_in[:group_word_bits].all())),
+            finder.i_first.eq(Mux(whole, word_in == 0, first_of_group(g, word_in))),
+            finder.i_last.eq(last_in | (~whole & last_of_group(g, word_in))),
             finder.i_zero_point.eq(jobs.loading.zero_point & ~jobs.loading.wide & ~whole),
         ]
         with m.If(self.i_valid):
@@ -144,7 +144,7 @@ class Writer(wiring.Component):
 
         # results of the scale finder, one for each group or one for a query
         word, step = Signal(range(words)), Signal(range(formats.CANDIDATES))
-        result_group = Signal(range(g.groups))
+        result_group = Signal(max(1, group_bits))  # a counter of one state would have no bits
         full = Signal(self.BUFFERS)
         scales: Any = Memory(
             shape=data.StructLayout({"code": CODE_BITS, "turned": 1, "low": formats.VECTOR_BITS - 1}),
@@ -154,7 +154,7 @@ class Writer(wiring.Component):
         keep, scale = scales.write_port(), scales.read_port(domain="comb")
         m.d.comb += [
             keep.en.eq(finder.o_valid),
-            keep.addr.eq(Cat(result_group, jobs.scaling_index)),
+            keep.addr.eq(Cat(result_group[:group_bits], jobs.scaling_index)),
             keep.data.code.eq(finder.o_code), keep.data.turned.eq(finder.o_turned), keep.data.low.eq(finder.o_low),
             scale.addr.eq(Cat(Mux(job.kind == Kind.QUERY, 0, word[group_word_bits:])[:group_bits], jobs.issuing_index)),
         ]

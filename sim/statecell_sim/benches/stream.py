@@ -121,7 +121,7 @@ class CocotbTransport:
         self.link_bytes = (len(dut.i__payload) - 1) // 8
         self.max_cycles = max_cycles
         self._sender: Task[None] | None = None
-        self._blocking = resume(self._exchange)
+        self._blocking = resume(self.converse)
 
     def exchange(self, frames: Sequence[bytes], *, timeout: float) -> list[bytes]:
         """One response for each frame, in order; raises as the Transport protocol says."""
@@ -136,7 +136,8 @@ class CocotbTransport:
     def close(self) -> None:
         """Nothing to release: the bench ends the simulation."""
 
-    async def _exchange(self, frames: Sequence[bytes], timeout: float) -> list[bytes]:
+    async def converse(self, frames: Sequence[bytes], timeout: float) -> list[bytes]:
+        """`exchange` for a coroutine."""
         deadline = time.monotonic() + timeout
         quiet = 0
         while self._sender is not None and quiet < QUIET_CYCLES:  # the last exchange was cut short

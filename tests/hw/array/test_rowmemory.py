@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from amaranth.back import rtlil
+from amaranth.back import verilog
 
 from statecell.spec.geometry import config
 from statecell_hw.array.rowmemory import MODULE, VERILOG, VERILOG_PLATFORM, RowMemory
@@ -38,6 +38,6 @@ def test_rows_are_read_one_cycle_later_and_hold() -> None:
 
 def test_the_largest_memory_is_small_in_verilog() -> None:
     g = replace(config("smollm2"), rows=1 << 20)
-    text = rtlil.convert(RowMemory(g), platform=VERILOG_PLATFORM)
-    assert MODULE in text and "$mem" not in text and len(text) < 20_000
+    text = verilog.convert(RowMemory(g), platform=VERILOG_PLATFORM)
+    assert MODULE in text and len(text) < 20_000
     assert f"module {MODULE}" in VERILOG

@@ -1,0 +1,185 @@
+"""The whole device in software: what it must answer to every request, from the specification and the integer model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from statecell.link.framing import Request
+from statecell.model import integer
+from statecell.model.rows import Rows, pack, unpack
+from statecell.spec import formats, frame
+from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
+from statecell.spec.geometry import Geometry
+
+_SLOTLESS = (Opcode.INFO, Opcode.COUNTERS, Opcode.RESET)
+_Raw = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Outcome of a request; ``payload`` is None where it is not the golden device's to know (INFO, COUNTERS)."""
+
+    status: Status
+    value: int = 0
+    payload: bytes | None = b""
+
+
+@dataclass
+class _Slot:
+    pages: list[int] = field(default_factory=list)
+    rows: int = 0
+
+
+class GoldenDevice:
+    """A device of geometry ``g`` that answers one request after another; see docs/protocol.md.
+
+    ``passes`` counts ATTENDs answered, ``products`` the row-query dot products in them.
+    """
+
+    def __init__(self, g: Geometry) -> None:
+        self.g = g
+        self.slots: dict[int, _Slot] = {}
+        self.passes = 0
+        self.products = 0
+        self._cells: dict[tuple[int, int], _Raw] = {}
+
+    def answer(self, request: Request) -> Answer:
+        """Carry out a request."""
+        status = self._refusal(request)
+        if status is not Status.OK:
+            return Answer(status=status)
+        opcode = Opcode(request.opcode)
+        if opcode in (Opcode.INFO, Opcode.COUNTERS):
+            return Answer(status=Status.OK, payload=None)
+        if opcode is Opcode.RESET:
+            self.slots.clear()
+        elif opcode is Opcode.OPEN:
+            self.slots[request.slot] = _Slot()
+        elif opcode is Opcode.FREE:
+            del self.slots[request.slot]
+        else:
+            return self._on_slot(opcode, request, self.slots[request.slot])
+        return Answer(status=Status.OK)
+
+    def rows(self, slot: int, first: int, end: int) -> tuple[Rows, Rows]:
+        """Key rows and value rows first .. end - 1 of a slot, decoded."""
+        raw = [self._get(slot, row) for row in range(first, end)]
+        keys, values = (unpack(b"".join(pair[bank] for pair in raw), self.g) for bank in (0, 1))
+        return keys, values
+
+    # -- checks, in the order of docs/protocol.md -------------------------------------------------------------
+    def _refusal(self, r: Request) -> Status:
+        g = self.g
+        if r.opcode not in set(Opcode):
+            return Status.BAD_OPCODE
+        opcode = Opcode(r.opcode)
+        slot = self.slots.get(r.slot)
+        if opcode not in _SLOTLESS:
+            if r.slot >= g.slots:
+                return Status.BAD_SLOT
+            if opcode is Opcode.OPEN and slot is not None:
+                return Status.SLOT_OPEN
+            if opcode is not Opcode.OPEN and slot is None:
+                return Status.SLOT_CLOSED
+        if (opcode is Opcode.APPEND and (
+            r.flags & ~FLAG_MASK or r.flags == FLAG_MASK or (r.flags & Flag.ZERO_POINT and not g.zero_point)
+        )) or (opcode is Opcode.ATTEND and r.shift > formats.SHIFT_LIMIT):
+            return Status.BAD_FLAGS
+        most = {Opcode.MAP: g.pages_per_slot, Opcode.ATTEND: g.lanes, Opcode.APPEND: g.slot_rows,
+                Opcode.READ_ROWS: g.slot_rows, Opcode.WRITE_ROWS: g.slot_rows}.get(opcode)
+        if most is not None and not 1 <= r.count <= most:
+            return Status.BAD_COUNT
+        if len(r.payload) != self._payload_bytes(opcode, r.count):
+            return Status.BAD_LENGTH
+        return Status.OK if slot is None else self._range_refusal(opcode, r, slot)
+
+    def _payload_bytes(self, opcode: Opcode, count: int) -> int:
+        g = self.g
+        return {
+            Opcode.MAP: len(frame.pad(bytes(2 * count))) if opcode is Opcode.MAP else 0,
+            Opcode.APPEND: count * 4 * g.head_dim,
+            Opcode.ATTEND: 16 * -(-count // 4) + count * 2 * g.head_dim,
+            Opcode.WRITE_ROWS: count * 2 * g.row_bytes,
+        }.get(opcode, 0)
+
+    def _range_refusal(self, opcode: Opcode, r: Request, slot: _Slot) -> Status:
+        g = self.g
+        if opcode is Opcode.MAP:
+            if len(slot.pages) + r.count > g.pages_per_slot:
+                return Status.FULL
+            return Status.BAD_PAGE if max(_u16(r.payload, r.count)) >= g.pages else Status.OK
+        if opcode in (Opcode.APPEND, Opcode.WRITE_ROWS):
+            rows = r.count * (2 if opcode is Opcode.APPEND and r.flags & Flag.WIDE else 1)
+            return Status.FULL if slot.rows + rows > len(slot.pages) * g.page_rows else Status.OK
+        if opcode is Opcode.ATTEND:
+            bounds = _u16(r.payload, 2 * r.count)
+            good = all(s < e <= slot.rows for s, e in zip(bounds[::2], bounds[1::2], strict=True))
+            return Status.OK if good else Status.BAD_RANGE
+        beyond = opcode is Opcode.TRUNCATE and r.count > slot.rows
+        beyond |= opcode is Opcode.READ_ROWS and r.first + r.count > slot.rows
+        return Status.BAD_RANGE if beyond else Status.OK
+
+    # -- commands on an open slot -------------------------------------------------------------
+    def _on_slot(self, opcode: Opcode, r: Request, slot: _Slot) -> Answer:
+        if opcode is Opcode.MAP:
+            slot.pages += _u16(r.payload, r.count)
+            return Answer(status=Status.OK, value=len(slot.pages))
+        if opcode is Opcode.TRUNCATE:
+            slot.rows = r.count
+            return Answer(status=Status.OK, value=slot.rows)
+        if opcode is Opcode.READ_ROWS:
+            raw = [b"".join(self._get(r.slot, row)) for row in range(r.first, r.first + r.count)]
+            return Answer(status=Status.OK, payload=b"".join(raw))
+        if opcode is Opcode.ATTEND:
+            return Answer(status=Status.OK, payload=self._attend(r))
+        for pair in self._stored(r) if opcode is Opcode.APPEND else self._written(r):
+            self._cells[self._place(r.slot, slot.rows)] = pair
+            slot.rows += 1
+        return Answer(status=Status.OK, value=slot.rows)
+
+    def _stored(self, r: Request) -> list[_Raw]:
+        g = self.g
+        tokens = torch.from_numpy(np.frombuffer(r.payload, "<i2").reshape(r.count, 2, g.head_dim).astype(np.int64))
+        banks = [
+            _cut(pack(integer.store(tokens[:, bank], g, wide=bool(r.flags & Flag.WIDE),
+                                    zero_point=bool(r.flags & Flag.ZERO_POINT)), g), g.row_bytes)
+            for bank in (0, 1)
+        ]
+        return list(zip(*banks, strict=True))
+
+    def _written(self, r: Request) -> list[_Raw]:
+        g = self.g
+        kept = (1 << g.row_bits) - 1
+        cells = (int.from_bytes(x, "little") & kept for x in _cut(r.payload, g.row_bytes))
+        raw = [cell.to_bytes(g.row_bytes, "little") for cell in cells]
+        return list(zip(raw[::2], raw[1::2], strict=True))
+
+    def _attend(self, r: Request) -> bytes:
+        g = self.g
+        size = 16 * -(-r.count // 4)
+        bounds = torch.tensor(_u16(r.payload, 2 * r.count)).reshape(-1, 2)
+        q = torch.from_numpy(np.frombuffer(r.payload[size:], "<i2").reshape(r.count, g.head_dim).astype(np.int64))
+        first, end = int(bounds[:, 0].min()), int(bounds[:, 1].max())
+        keys, values = self.rows(r.slot, first, end)
+        out = integer.attend(q, keys, values, bounds[:, 0] - first, bounds[:, 1] - first, r.shift, g)
+        self.passes += 1
+        self.products += int((bounds[:, 1] - bounds[:, 0]).sum())
+        return out.vectors.numpy().astype("<i2").tobytes() + frame.pad(bytes(out.block.tolist()))
+
+    def _place(self, slot: int, row: int) -> tuple[int, int]:
+        page, within = divmod(row, self.g.page_rows)
+        return slot % self.g.tiles, self.slots[slot].pages[page] * self.g.page_rows + within
+
+    def _get(self, slot: int, row: int) -> _Raw:
+        return self._cells[self._place(slot, row)]
+
+
+def _u16(payload: bytes, count: int) -> list[int]:
+    return [int(x) for x in np.frombuffer(payload, "<u2", count)]
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    return [data[i:i + size] for i in range(0, len(data), size)]
