@@ -116,6 +116,6 @@ def test_a_link_without_stamps_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_configuration_of_a_head_dim() -> None:
     assert [config(attention.config_for(dim)).head_dim for dim in (32, 64, 128)] == [32, 64, 128]
-    assert attention.config_for(64) == "bench64"
+    assert attention.config_for(64) == "smollm2"
     with pytest.raises(attention.BenchError, match="use one of 32, 64, 128"):
         attention.config_for(48)

@@ -77,9 +77,9 @@ def test_a_mutant_model_is_caught(constant: str, monkeypatch: pytest.MonkeyPatch
 
 def test_long_passes() -> None:
     """Head dimension 64, three queries, 1 to 1,500 rows: more than 100,000 row-query products."""
-    g = config("bench64")
+    g = config("smollm2")
     golden = GoldenDevice(g)
-    simulator = Simulator(library_of("bench64"))
+    simulator = Simulator(library_of("smollm2"))
     rng = np.random.default_rng(11)
 
     def exchange(requests: list[Request]) -> None:
@@ -113,7 +113,7 @@ def test_golden_softmax_is_not_flat() -> None:
     """The long passes weigh rows unequally; equal weights would hide an error in the softmax."""
     from statecell.model import integer
 
-    g = config("bench64")
+    g = config("smollm2")
     generator = torch.Generator().manual_seed(1)
     x = (torch.randn(40, 64, generator=generator) * 4000).long()
     keys, values = integer.store(x, g), integer.store(x.flip(0), g)

@@ -58,11 +58,11 @@ class AttentionBench:
 
 
 def config_for(head_dim: int) -> str:
-    """The configuration that is measured for a head_dim: the one with the most rows a slot. Raises BenchError."""
+    """The configuration that is measured for a head_dim: the one with the most rows. Raises BenchError."""
     fits = [known for known in CONFIGS.values() if known.head_dim == head_dim and known.tiles == 1]
     if not fits:
         raise BenchError(f"No configuration has head_dim {head_dim}: use one of {_head_dims()}.")
-    return max(fits, key=lambda known: (known.slot_rows, -known.rows)).name
+    return max(fits, key=lambda known: (known.slot_rows, known.rows)).name
 
 
 def _head_dims() -> str:

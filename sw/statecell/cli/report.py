@@ -20,7 +20,7 @@ def report(
     ),
     measure: Annotated[bool, typer.Option("--measure", help="Measure again, even where results are there.")] = False,
     model: ModelOption = "smollm2-135m",
-    device: DeviceOption = "sim:bench64",
+    device: DeviceOption = "sim:smollm2",
     as_json: JsonOption = False,
 ) -> None:
     """Draw perplexity against bits per element, and cycles against rows, as PNG and SVG.

@@ -1,0 +1,1 @@
+"""Boards: one module each, which gives the device its clock, pins and link."""
