@@ -37,9 +37,9 @@ test: $(STAMP) ## run every test
 	@$(BIN)/statecell doctor --quiet
 	$(BIN)/pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
-sim: $(STAMP) ## run the cocotb benches in Verilator; WAVES=1 writes FST waveforms
+sim: $(STAMP) ## run the cocotb benches in Verilator; WAVES=1 writes FST waveforms to build/waves
 	@$(BIN)/statecell doctor --quiet
-	WAVES=$(WAVES) $(BIN)/pytest tests/sim $(PYTEST_ARGS)
+	WAVES=$(WAVES) $(BIN)/pytest tests/sim/benches $(PYTEST_ARGS)
 
 check: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

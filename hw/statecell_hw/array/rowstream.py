@@ -95,7 +95,7 @@ class RowStream(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        table: Memory = Memory(shape=range(g.pages), depth=g.tile_slots * g.pages_per_slot, init=[])
+        table: Memory = Memory(shape=range(max(2, g.pages)), depth=g.tile_slots * g.pages_per_slot, init=[])
         m.submodules.table = table
         write, walk, look = table.write_port(), table.read_port(), table.read_port()
         m.d.comb += [

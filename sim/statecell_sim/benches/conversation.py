@@ -114,7 +114,8 @@ class Conversation:
             self.attend(wide, q, [(0, (edge + 1) // 2 * 2)] * g.lanes, shift)
         q = [same] * g.lanes
         for below in (0, 4, 9, 20):  # from scores that are all equal to scores that saturate
-            self.attend(narrow, q, [(0, g.slot_rows), (half, g.slot_rows)] [: g.lanes], shift_of(q[0][None], q[0][None], below))
+            ranges = [(half, g.slot_rows), *[(0, g.slot_rows)] * (g.lanes - 1)]
+            self.attend(narrow, q, ranges, shift_of(same[None], same[None], below))
 
     def wander(self, commands: int) -> None:
         """Random commands, some refused, some damaged."""

@@ -59,9 +59,9 @@ def write(dut: Any, port: str, **values: int) -> None:
 
 def read(dut: Any, port: str, *names: str) -> tuple[int, ...]:
     """The members of a port as bit patterns."""
-    return tuple(int(getattr(dut, f"{port}__{name}").value.to_unsigned()) for name in names)
+    return tuple(bits(getattr(dut, f"{port}__{name}")) for name in names)
 
 
 def bits(handle: Any) -> int:
     """A port as a bit pattern."""
-    return int(handle.value.to_unsigned())
+    return int(handle.value)

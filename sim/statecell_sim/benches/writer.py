@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cocotb
+import torch
 from cocotb.triggers import FallingEdge, RisingEdge
 from torch import Tensor
 
@@ -62,9 +63,18 @@ class Job:
         return events
 
 
+def clipped(rng: random.Random, dim: int) -> Tensor:
+    """Multiples of a scale, and one element for which the scale search begins three scales above it."""
+    mantissa, unit = rng.randint(8, 12), 1 << rng.randint(0, 7)
+    values = [mantissa * rng.randint(-7, 7) for _ in range(dim)]
+    values[rng.randrange(dim)] = rng.choice([-1, 1]) * (8 * (mantissa + 2) + rng.randint(1, 8))
+    return torch.tensor(values) * unit
+
+
 def jobs(g: Geometry, rng: random.Random) -> list[Job]:
-    """Corners and random vectors, each with a random job."""
+    """Corners, random vectors and such that use every step of the scale search, each with a random job."""
     vectors = corners(g.head_dim) + [random_vector(rng, g.head_dim) for _ in range(VECTORS)]
+    vectors += [clipped(rng, g.head_dim) for _ in range(VECTORS // 3)]
     rng.shuffle(vectors)
     kinds = [Kind.KEY, Kind.VALUE, Kind.QUERY, Kind.QUERY]
     return [Job(v, rng.choice(kinds), rng.random() < 0.3, rng.randrange(g.lanes), rng.randrange(g.rows),

@@ -34,4 +34,4 @@ def run_mutant(
     (folder / f"{name}.py").write_text(f"from statecell_sim.benches.{bench} import {test}\n{change}\n")
     monkeypatch.syspath_prepend(str(folder))
     with pytest.raises(BenchFailure, match=match):
-        run_bench(design, name, testcases=[test + case], waves=False)
+        run_bench(design, name, testcases=[test + case])

@@ -19,4 +19,5 @@ def test_rotate_equals_the_model_under_every_pair_of_stalls() -> None:
 
 def test_another_rounding_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change = "from statecell.model import rotate\nrotate.VECTOR_MAX -= 1"
-    run_mutant(DESIGN, "rotate", "transforms_equal_the_model", "/idle=0.4", change, tmp_path, monkeypatch, "rounded word")
+    test, case = "transforms_equal_the_model", "/idle=0.4"
+    run_mutant(DESIGN, "rotate", test, case, change, tmp_path, monkeypatch, "rounded word")
