@@ -13,7 +13,7 @@ from cocotb.task import bridge
 from statecell.device import ArrayFullError, Device, RowRangeError, SlotError
 from statecell.link.framing import Request, decode
 from statecell.runtime.device_engine import DeviceEngine
-from statecell.runtime.engine import Append, Attend, Attended
+from statecell.runtime.engine import Append, Attend, Attended, Engine
 from statecell.runtime.model_engine import ModelEngine
 from statecell.spec.commands import INFO_FIELDS, Opcode, Status
 from statecell.spec.fingerprint import fingerprint
@@ -108,9 +108,8 @@ def drive(transport: CocotbTransport) -> None:
         again = device.attend(1, k, [4, 4], [8, 6], 30)
         assert np.array_equal(once.out, again.out) and np.array_equal(once.block, again.block)
 
-        engines = (DeviceEngine(device), ModelEngine(g))
+        engines: tuple[Engine, Engine] = (DeviceEngine(device), ModelEngine(g))
         slot, other = (e.open_slots(2) for e in engines)
-        assert slot == other or len(slot) == len(other)
         for _ in range(3):
             k, v, q = vectors(5), vectors(5), vectors(2 * g.lanes)
             answers: list[list[Attended | None]] = []

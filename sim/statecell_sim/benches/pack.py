@@ -12,7 +12,7 @@ from statecell.model.normalise import pack_block
 from statecell.spec import formats
 from statecell.spec.geometry import config
 from statecell_hw.attention.pack import BlockPack, packed_layout
-from statecell_sim.benches.pulses import Strobe, bits, pulse_when
+from statecell_sim.benches.pulses import Strobe, bits, constant, pulse_when
 from statecell_sim.benches.stream import StreamSink, start
 from statecell_sim.benches.vectors import corners, random_vector, words_of
 
@@ -52,7 +52,7 @@ async def packed_vectors_equal_the_model(dut: Any, idle: float, back_pressure: f
         packed, block = pack_block(vector)
         for at, data in enumerate(words_of(packed.tolist(), formats.VECTOR_BITS, g.word)):
             word = await sink.receive()
-            due = int(layout.const({"data": data, "block": int(block)}).as_value().value)
+            due = constant(layout, {"data": data, "block": int(block)})
             assert word == due, f"word {at} is {word:#x} instead of {due:#x}: {vector.tolist()}"
     await sender
     for _ in range(2 * g.vector_words):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from amaranth.hdl import Const
+from amaranth.lib import data
 from cocotb.triggers import FallingEdge, RisingEdge
 
 
@@ -65,3 +67,8 @@ def read(dut: Any, port: str, *names: str) -> tuple[int, ...]:
 def bits(handle: Any) -> int:
     """A port as a bit pattern."""
     return int(handle.value)
+
+
+def constant(layout: data.Layout, fields: Mapping[int | str, Any]) -> int:
+    """The bit pattern of a record."""
+    return int(Const.cast(layout.const(fields)).value)

@@ -22,7 +22,7 @@ from statecell.spec.formats import OUTPUT_BITS
 from statecell.spec.geometry import Geometry, config
 from statecell_hw.layouts import pass_layout
 from statecell_sim.benches.conversation import shift_of
-from statecell_sim.benches.pulses import bits, pulse_when, write
+from statecell_sim.benches.pulses import bits, constant, pulse_when, write
 from statecell_sim.benches.stream import StreamSink, StreamSource, start
 from statecell_sim.benches.vectors import corners, random_vector, words_of
 
@@ -83,11 +83,11 @@ class Scene:
         weight = weights(scores(query, keys, torch.tensor(shift), g), visible, values)
         out = normalise(*accumulate(weight, values, g))
         spare = [0] * (g.lanes - lanes)
-        descriptor = {
+        descriptor: dict[int | str, Any] = {
             "slot": slot, "first": first, "end": stop, "start": start.tolist() + spare, "end_": end.tolist() + spare,
             "active": (1 << lanes) - 1, "lanes": lanes, "shift": shift,
         }
-        payload = int(pass_layout(g).const(descriptor).as_value().value)
+        payload = constant(pass_layout(g), descriptor)
         return Pass(payload, query, lanes, stop - first, words_of(out.flatten().tolist(), OUTPUT_BITS, g.word))
 
     def passes(self) -> list[Pass]:

@@ -16,7 +16,7 @@ from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
 from statecell_hw.array.writer import Writer
 from statecell_hw.layouts import Kind, job_layout
-from statecell_sim.benches.pulses import Strobe, bits, pulse_when, read
+from statecell_sim.benches.pulses import Strobe, bits, constant, pulse_when, read
 from statecell_sim.benches.stream import StreamSource, start
 from statecell_sim.benches.vectors import corners, random_vector, words_of
 
@@ -42,9 +42,11 @@ class Job:
 
     def payload(self, g: Geometry) -> int:
         """The job as a word of the job stream."""
-        fields = {"kind": self.kind, "tile": 0, "lane": self.lane, "row": self.row, "following": self.following,
-                  "wide": self.wide, "zero_point": 0}
-        return int(job_layout(g).const(fields).as_value().value)
+        fields: dict[int | str, Any] = {
+            "kind": self.kind, "tile": 0, "lane": self.lane, "row": self.row, "following": self.following,
+            "wide": self.wide, "zero_point": 0,
+        }  # fmt: skip
+        return constant(job_layout(g), fields)
 
     def events(self, g: Geometry) -> list[tuple[str, tuple[int, ...], int, int]]:
         """All that must leave: port, its members, done and the kind of what is done."""
@@ -58,16 +60,18 @@ class Job:
         planes = [int.from_bytes(raw[at:at + g.row_bytes], "little") for at in range(0, len(raw), g.row_bytes)]
         value = int(self.kind is Kind.VALUE)
         places = (self.row, self.following)[: len(planes)]
-        events = [("write", (1 - value, value, *at), 0, 0) for at in zip(places, planes, strict=True)]
+        events: list[tuple[str, tuple[int, ...], int, int]] = [
+            ("write", (1 - value, value, *at), 0, 0) for at in zip(places, planes, strict=True)
+        ]
         events[-1] = (*events[-1][:2], 1, self.kind.value)
         return events
 
 
 def clipped(rng: random.Random, dim: int) -> Tensor:
-    """Multiples of a scale, and one element for which the scale search begins three scales above it."""
-    mantissa, unit = rng.randint(8, 12), 1 << rng.randint(0, 7)
+    """Multiples of a scale, and one element just above what the second scale above it holds: the fourth candidate."""
+    mantissa, unit = 12, 1 << rng.randint(0, 7)
     values = [mantissa * rng.randint(-7, 7) for _ in range(dim)]
-    values[rng.randrange(dim)] = rng.choice([-1, 1]) * (8 * (mantissa + 2) + rng.randint(1, 8))
+    values[rng.randrange(dim)] = rng.choice([-1, 1]) * (8 * (mantissa + 2) + 1)
     return torch.tensor(values) * unit
 
 

@@ -129,3 +129,26 @@ def agreement(
     per_prompt = result.pop("per_prompt")
     print_rows("prompts", per_prompt)
     print_facts("agreement", ((name.replace("_", " "), value) for name, value in result.items()))
+
+
+@app.command("datapath")
+def datapath(
+    model: ModelOption = "smollm2-135m",
+    text: TextOption = "persuasion",
+    config: Annotated[str | None, typer.Option("--config", help="Configuration; by the model's head_dim if left out.")] = None,
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens to run, a multiple of the window.")] = 1024,
+    window: Annotated[int, typer.Option("--window", help="Tokens of one sequence.")] = 512,
+    as_json: JsonOption = False,
+) -> None:
+    """Error of the data path alone: cosine against exact attention over the same stored rows, for every output vector.
+
+    Example: statecell eval datapath --model smollm2-135m --text persuasion --tokens 1024 --json
+    """
+    from statecell.evaluate.datapath import datapath as measure
+
+    with Counting("evaluating, windows") as step:
+        result = measure(model, text, config_name=config, tokens=tokens, window=window, progress=step).as_dict()
+    if as_json:
+        print_json(result)
+        return
+    print_facts("data path", ((name.replace("_", " "), value) for name, value in result.items()))

@@ -41,7 +41,7 @@ class Attachment:
         self.geometry = model_geometry(model)
         check_head_dim(self.geometry.head_dim, engine.head_dim)
         if calibration is None:
-            calibration = calibrations.builtin(model)
+            calibration = calibrations.known(model)
         else:
             calibration.check(self.geometry)
         self.calibration = calibration

@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 
 from statecell.runtime.errors import CalibrationError
 from statecell.runtime.support import Geometry, model_geometry
+from statecell.store.paths import calibrations_folder
 
 # Largest magnitude seen x 1.5 is the int16 range. 0.6 of 16 bits buys room for unseen text; a 4- or 8-bit code, chosen
 # from the integer afterwards, cannot tell the difference, while a saturated key would be an error of unbounded size.
@@ -63,7 +64,10 @@ class Calibration:
             )
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; means that float16 holds exactly, as those of `calibrate`, take two bytes each."""
+        """Write a safetensors file; means that float16 holds exactly, as those of `calibrate`, take two bytes each.
+
+        The folder is made if it is missing, and an older file is replaced only once the new one is whole.
+        """
         arrays: dict[str, NDArray] = {}
         for name in _ARRAYS:
             array: Floats = getattr(self, name)
@@ -71,7 +75,10 @@ class Calibration:
             exact = name.endswith("_mean") and np.array_equal(half.astype(np.float32), array)
             arrays[name] = half if exact else array
         facts = {"model": self.model, "fingerprint": self.fingerprint, "text": self.text, "tokens": self.tokens}
-        save_file(arrays, path, metadata={"format": _FORMAT, "facts": json.dumps(facts, sort_keys=True)})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        save_file(arrays, part, metadata={"format": _FORMAT, "facts": json.dumps(facts, sort_keys=True)})
+        part.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
@@ -115,9 +122,23 @@ def fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def builtin(model: Any) -> Calibration | None:
-    """The calibration shipped with statecell for a model of this fingerprint, or None."""
+def own_path(wanted: str) -> Path:
+    """Where the user's own calibration of a model with this fingerprint lies."""
+    return calibrations_folder() / f"{wanted[:32]}.safetensors"
+
+
+def known(model: Any) -> Calibration | None:
+    """The calibration for a model: the user's own (`statecell calibrate`), else the one shipped, else None.
+
+    Raises CalibrationError if the user's own cannot be read.
+    """
     wanted = fingerprint(model)
+    own = own_path(wanted)
+    return Calibration.load(own) if own.is_file() else builtin(wanted)
+
+
+def builtin(wanted: str) -> Calibration | None:
+    """The calibration shipped with statecell for models of this fingerprint, or None."""
     folder = resources.files("statecell.runtime") / "calibrations"
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if entry.name.endswith(".safetensors"):

@@ -35,6 +35,11 @@ def texts_folder() -> Path:
     return cache_root() / "texts"
 
 
+def calibrations_folder() -> Path:
+    """Calibrations that the user has made, one file per model fingerprint."""
+    return cache_root() / "calibrations"
+
+
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files under `folder`; 0 where it does not exist."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
