@@ -1,6 +1,6 @@
-"""Perplexity of llama.cpp's KV cache formats over the windows that `statecell eval ppl` uses, for the table in README.md.
+"""Perplexity of llama.cpp's KV cache formats over the windows that `statecell eval ppl` uses, for README.md.
 
-Not part of the project's environment: llama-cpp-python is built for minutes, so give it a virtual environment of its own.
+Not part of the project's environment: llama-cpp-python is built for minutes, so give it an environment of its own.
 
     CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON" pip install llama-cpp-python numpy
     python tools/llama_cache_perplexity.py SmolLM2-135M-Instruct.Q4_1.gguf persuasion.txt --json

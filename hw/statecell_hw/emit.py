@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from amaranth.back import rtlil
+from amaranth.back import rtlil  # type: ignore[attr-defined]  # the stubs leave it out
 
 import statecell.spec
 import statecell_hw

@@ -121,7 +121,9 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -145,7 +147,8 @@ class Device:
             self._sequence = (self._sequence + 1) % 0xFFFF
             size += len(batch[-1])
             if size >= _BATCH_BYTES or i == len(requests) - 1:
-                for sequence, data in zip(sequences, self._transport.exchange(batch, timeout=self._timeout), strict=True):
+                answers = self._transport.exchange(batch, timeout=self._timeout)
+                for sequence, data in zip(sequences, answers, strict=True):
                     responses.append(self._checked(data, sequence, requests[len(responses)].opcode))
                 batch, sequences, size = [], [], 0
         return responses
@@ -251,7 +254,7 @@ class Device:
         return array
 
 
-# -- requests, for callers that submit many at once ---------------------------------------------------------------------
+# -- requests, for callers that submit many at once -----------------------------------------
 def map_request(slot: int, pages: Sequence[int]) -> Request:
     """MAP of these page numbers."""
     payload = frame.pad(np.asarray(pages, dtype="<u2").tobytes())

@@ -7,6 +7,7 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from statecell.link.framing import FrameError, Request, decode
 from statecell.spec import frame
 from statecell.spec.commands import Opcode, Status
@@ -55,7 +56,7 @@ def test_one_flipped_bit_is_refused(position: int, bit: int) -> None:
 @pytest.mark.parametrize("wrong", [{"version": 0xC2}, {"opcode": 1}, {"blocks": 3}, {"status": 200}])
 def test_a_sound_crc_does_not_excuse_a_wrong_header(wrong: dict[str, int]) -> None:
     with pytest.raises(FrameError):
-        decode(answer(4, **wrong), 4)
+        decode(answer(4, b"", **wrong), 4)
 
 
 def test_payload_must_be_whole_blocks() -> None:

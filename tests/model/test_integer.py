@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
+
 from statecell.model import integer, quantise, reference, rotate, softmax
 from statecell.model.rows import Rows, pack, unpack
 from statecell.spec import formats
 from statecell.spec.geometry import CONFIGS, Geometry, config
-
 from tests.model import oracle
 
 GEOMETRIES = [config("tiny"), config("tiny2"), config("wide128"), config("bench64")]
@@ -70,9 +70,10 @@ def test_passes_equal_the_oracle(geometry: Geometry) -> None:
         shift = 20 + case % 5
         start, end = torch.tensor(bounds)[starts], torch.tensor(bounds)[ends]
         answer = integer.attend(q, keys, values, start, end, shift, geometry)
-        plain_keys = [r for x, kind in zip(k, chosen, strict=True) for r in oracle.store(x.tolist(), geometry.group, kind)]
-        plain_values = [r for x, kind in zip(v, chosen, strict=True)
-                        for r in oracle.store(x.tolist(), geometry.group, kind)]
+        plain_keys, plain_values = (
+            [r for x, kind in zip(bank, chosen, strict=True) for r in oracle.store(x.tolist(), geometry.group, kind)]
+            for bank in (k, v)
+        )
         for lane in range(3):
             out, block, events = oracle.attend(q[lane].tolist(), plain_keys, plain_values, int(start[lane]),
                                                int(end[lane]), shift, geometry.query_bits)

@@ -135,7 +135,9 @@ def agreement(
 def datapath(
     model: ModelOption = "smollm2-135m",
     text: TextOption = "persuasion",
-    config: Annotated[str | None, typer.Option("--config", help="Configuration; by the model's head_dim if left out.")] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", help="Configuration; by the model's head_dim if left out.")
+    ] = None,
     tokens: Annotated[int, typer.Option("--tokens", help="Tokens to run, a multiple of the window.")] = 1024,
     window: Annotated[int, typer.Option("--window", help="Tokens of one sequence.")] = 512,
     as_json: JsonOption = False,

@@ -36,7 +36,7 @@ class Request:
         """
         blocks, rest = divmod(len(self.payload), frame.BLOCK)
         if rest or blocks > frame.MAX_BLOCKS:
-            raise ValueError(f"a payload of {len(self.payload)} bytes is not 0 to {frame.MAX_BLOCKS} blocks of 16 bytes")
+            raise ValueError(f"a payload of {len(self.payload)} bytes is not 0 to {frame.MAX_BLOCKS} blocks of 16")
         header = frame.pack_header(
             frame.REQUEST_HEADER, version=frame.VERSION, opcode=self.opcode, sequence=sequence, slot=self.slot,
             blocks=blocks, count=self.count, first=self.first, shift=self.shift, flags=self.flags,

@@ -76,7 +76,8 @@ def pack(rows: Rows, geometry: Geometry) -> bytes:
         position = geometry.head_dim * formats.CODE_BITS
         word |= _join(rows.scales[i].tolist(), formats.SCALE_BITS) << position
         if geometry.zero_point:
-            word |= _join(rows.zeros[i].tolist(), formats.ZERO_BITS) << (position + geometry.groups * formats.SCALE_BITS)
+            position += geometry.groups * formats.SCALE_BITS
+            word |= _join(rows.zeros[i].tolist(), formats.ZERO_BITS) << position
         out += word.to_bytes(geometry.row_bytes, "little")
     return bytes(out)
 
