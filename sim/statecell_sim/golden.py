@@ -11,10 +11,11 @@ from statecell.link.framing import Request
 from statecell.model import integer
 from statecell.model.rows import Rows, pack, unpack
 from statecell.spec import formats, frame
-from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
+from statecell.spec.commands import CLEAR_COUNTERS, Flag, Opcode, Status
 from statecell.spec.geometry import Geometry
 
 _SLOTLESS = (Opcode.INFO, Opcode.COUNTERS, Opcode.RESET)
+_STORING = (Opcode.APPEND, Opcode.WRITE_ROWS)
 _Raw = tuple[bytes, bytes]
 
 
@@ -36,22 +37,29 @@ class _Slot:
 class GoldenDevice:
     """A device of geometry ``g`` that answers one request after another; see docs/protocol.md.
 
-    ``passes`` counts ATTENDs answered, ``products`` the row-query dot products in them.
+    ``passes``, ``rows_read`` (of each bank) and ``rows_written`` count what the device's counters count, since RESET or
+    the last clear. ``products`` counts the row-query dot products of all ATTENDs.
     """
 
     def __init__(self, g: Geometry) -> None:
         self.g = g
         self.slots: dict[int, _Slot] = {}
-        self.passes = 0
         self.products = 0
+        self._clear_counters()
         self._cells: dict[tuple[int, int], _Raw] = {}
 
-    def answer(self, request: Request) -> Answer:
-        """Carry out a request."""
+    def answer(self, request: Request, *, damaged: bool = False) -> Answer:
+        """Carry out a request; ``damaged``: the CRC of its frame does not match, so that it changes no slot."""
         status = self._refusal(request)
+        if damaged:
+            if status is Status.OK and request.opcode in _STORING:  # stored as they arrive, before the CRC is known
+                self.rows_written += 2 * _added(request)
+            return Answer(status=Status.BAD_CRC)
         if status is not Status.OK:
             return Answer(status=status)
         opcode = Opcode(request.opcode)
+        if opcode is Opcode.RESET or (opcode is Opcode.COUNTERS and request.count == CLEAR_COUNTERS):
+            self._clear_counters()
         if opcode in (Opcode.INFO, Opcode.COUNTERS):
             return Answer(status=Status.OK, payload=None)
         if opcode is Opcode.RESET:
@@ -70,6 +78,13 @@ class GoldenDevice:
         keys, values = (unpack(b"".join(pair[bank] for pair in raw), self.g) for bank in (0, 1))
         return keys, values
 
+    def raw_rows(self, slot: int, first: int, end: int) -> bytes:
+        """Rows first .. end - 1 of a slot as READ_ROWS sends them, key row and value row in turn."""
+        return b"".join(b"".join(self._get(slot, row)) for row in range(first, end))
+
+    def _clear_counters(self) -> None:
+        self.passes = self.rows_read = self.rows_written = 0
+
     # -- checks, in the order of docs/protocol.md -------------------------------------------------------------
     def _refusal(self, r: Request) -> Status:
         g = self.g
@@ -85,7 +100,7 @@ class GoldenDevice:
             if opcode is not Opcode.OPEN and slot is None:
                 return Status.SLOT_CLOSED
         if (opcode is Opcode.APPEND and (
-            r.flags & ~FLAG_MASK or r.flags == FLAG_MASK or (r.flags & Flag.ZERO_POINT and not g.zero_point)
+            r.flags not in (0, Flag.WIDE, Flag.ZERO_POINT) or (r.flags & Flag.ZERO_POINT and not g.zero_point)
         )) or (opcode is Opcode.ATTEND and r.shift > formats.SHIFT_LIMIT):
             return Status.BAD_FLAGS
         most = {Opcode.MAP: g.pages_per_slot, Opcode.ATTEND: g.lanes, Opcode.APPEND: g.slot_rows,
@@ -111,9 +126,8 @@ class GoldenDevice:
             if len(slot.pages) + r.count > g.pages_per_slot:
                 return Status.FULL
             return Status.BAD_PAGE if max(_u16(r.payload, r.count)) >= g.pages else Status.OK
-        if opcode in (Opcode.APPEND, Opcode.WRITE_ROWS):
-            rows = r.count * (2 if opcode is Opcode.APPEND and r.flags & Flag.WIDE else 1)
-            return Status.FULL if slot.rows + rows > len(slot.pages) * g.page_rows else Status.OK
+        if opcode in _STORING:
+            return Status.FULL if slot.rows + _added(r) > len(slot.pages) * g.page_rows else Status.OK
         if opcode is Opcode.ATTEND:
             bounds = _u16(r.payload, 2 * r.count)
             good = all(s < e <= slot.rows for s, e in zip(bounds[::2], bounds[1::2], strict=True))
@@ -131,13 +145,13 @@ class GoldenDevice:
             slot.rows = r.count
             return Answer(status=Status.OK, value=slot.rows)
         if opcode is Opcode.READ_ROWS:
-            raw = [b"".join(self._get(r.slot, row)) for row in range(r.first, r.first + r.count)]
-            return Answer(status=Status.OK, payload=b"".join(raw))
+            return Answer(status=Status.OK, payload=self.raw_rows(r.slot, r.first, r.first + r.count))
         if opcode is Opcode.ATTEND:
             return Answer(status=Status.OK, payload=self._attend(r))
         for pair in self._stored(r) if opcode is Opcode.APPEND else self._written(r):
             self._cells[self._place(r.slot, slot.rows)] = pair
             slot.rows += 1
+        self.rows_written += 2 * _added(r)
         return Answer(status=Status.OK, value=slot.rows)
 
     def _stored(self, r: Request) -> list[_Raw]:
@@ -166,6 +180,7 @@ class GoldenDevice:
         keys, values = self.rows(r.slot, first, end)
         out = integer.attend(q, keys, values, bounds[:, 0] - first, bounds[:, 1] - first, r.shift, g)
         self.passes += 1
+        self.rows_read += end - first
         self.products += int((bounds[:, 1] - bounds[:, 0]).sum())
         return out.vectors.numpy().astype("<i2").tobytes() + frame.pad(bytes(out.block.tolist()))
 
@@ -175,6 +190,11 @@ class GoldenDevice:
 
     def _get(self, slot: int, row: int) -> _Raw:
         return self._cells[self._place(slot, row)]
+
+
+def _added(request: Request) -> int:
+    """Rows of each bank that an APPEND or WRITE_ROWS adds."""
+    return request.count * (2 if request.opcode == Opcode.APPEND and request.flags & Flag.WIDE else 1)
 
 
 def _u16(payload: bytes, count: int) -> list[int]:

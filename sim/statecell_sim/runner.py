@@ -60,8 +60,7 @@ def run_bench(
     """
     if waves is None:
         waves = os.environ.get("WAVES", "0") not in ("", "0")
-    text = design if isinstance(design, str) else str(backend.convert(design, name=top, strip_internal_attrs=True))
-    folder = _built(text, top, waves, progress)
+    folder = _built(_verilog(design, top), top, waves, progress)
     target = None
     if waves:
         target = (waves_folder or Path("build", "waves")).absolute() / f"{test_module.rpartition('.')[2]}.fst"
@@ -107,6 +106,13 @@ def _count(results: Path, name: str, output: str) -> int:
             f"The bench {name} ran {tests - skipped} of its {tests} tests; it must run all, at least one."
         )
     return tests
+
+
+def _verilog(design: str | wiring.Component, top: str) -> str:
+    """The Verilog of a design, without source lines, so that the compiled bench outlives a change of comments."""
+    if isinstance(design, str):
+        return design
+    return str(backend.convert(design, name=top, emit_src=False, strip_internal_attrs=True))
 
 
 def _built(text: str, top: str, waves: bool, progress: bool) -> Path:

@@ -25,7 +25,7 @@ from statecell.runtime.model_engine import ModelEngine
 from statecell.spec import frame
 from statecell.spec.commands import Opcode, Status
 from statecell.spec.geometry import config
-from statecell_sim.golden import GoldenDevice
+from statecell_sim.golden import Answer, GoldenDevice
 from statecell_sim.simulator import SimTransport, Simulator, library_of
 
 G = config("tiny")
@@ -210,7 +210,7 @@ def test_any_frame_gets_one_answer_and_the_right_one(frames: list[tuple[dict[str
     sound = [Request(opcode=Opcode.RESET), Request(opcode=Opcode.OPEN, slot=0),
              Request(opcode=Opcode.MAP, slot=0, count=2, payload=frame.pad(b"\x03\x00\x08\x00")),
              Request(opcode=Opcode.APPEND, slot=0, count=2, payload=np.stack([ints(1, 2), ints(2, 2)], 1).tobytes())]
-    expected = [golden.answer(r) for r in sound]
+    expected: list[Answer | None] = [golden.answer(r) for r in sound]
     sent = [r.encode(5, G.link_bytes) for r in sound]
     for fields, payload, damage in frames:
         sent.append(encode(fields, payload, damage))

@@ -14,8 +14,8 @@ from statecell.link.framing import Request, Response
 from statecell.spec import formats
 from statecell.spec.commands import Flag, Opcode
 from statecell.spec.geometry import Geometry
-from statecell_sim.benches.oracle import ModelDevice
 from statecell_sim.benches.vectors import corners, random_vector
+from statecell_sim.golden import GoldenDevice
 
 _WEIGHTS = {
     Opcode.APPEND: 6, Opcode.ATTEND: 10, Opcode.MAP: 2, Opcode.OPEN: 1, Opcode.TRUNCATE: 1, Opcode.READ_ROWS: 1,
@@ -38,7 +38,7 @@ class Conversation:
     def __init__(self, geometry: Geometry, seed: int) -> None:
         self.geometry = geometry
         self.rng = random.Random(f"conversation {seed}")
-        self.model = ModelDevice(geometry)
+        self.golden = GoldenDevice(geometry)
         self.frames: list[bytes] = []
         self.expected: list[Response] = []
         self.requests: list[Request] = []
@@ -47,7 +47,7 @@ class Conversation:
         self._keys: dict[int, Tensor] = {}
         self._free = list(range(geometry.pages))
 
-    def say(self, request: Request, *, damaged: bool = False) -> Response:
+    def say(self, request: Request, *, damaged: bool = False) -> None:
         """Add a command; ``damaged`` turns over a bit of its CRC."""
         sequence = len(self.frames)
         frame = bytearray(request.encode(sequence, self.geometry.link_bytes))
@@ -55,8 +55,10 @@ class Conversation:
             frame[-max(4, self.geometry.link_bytes)] ^= 1 << self.rng.randrange(8)
         self.frames.append(bytes(frame))
         self.requests.append(request)
-        self.expected.append(self.model.answer(request, sequence, damaged=damaged))
-        return self.expected[-1]
+        answer = self.golden.answer(request, damaged=damaged)
+        assert answer.payload is not None, f"the golden device does not know the payload of {request.opcode.name}"
+        self.expected.append(Response(opcode=request.opcode, sequence=sequence, slot=request.slot,
+                                      status=answer.status, value=answer.value, payload=answer.payload))
 
     # -- commands that succeed ----------------------------------------------------------------------------------------
     def open(self, slot: int, pages: int) -> None:
@@ -141,7 +143,7 @@ class Conversation:
 
     def _random(self, opcode: Opcode, slot: int) -> None:
         g, rng, bounds = self.geometry, self.rng, self._bounds[slot]
-        state = self.model.slots[slot]
+        state = self.golden.slots[slot]
         room = len(state.pages) * g.page_rows - bounds[-1]
         if opcode is Opcode.MAP:
             self.map(slot, min(rng.randint(1, 4), g.pages_per_slot - len(state.pages)))
@@ -170,7 +172,7 @@ class Conversation:
             token = rng.randrange(len(bounds) - 1)
             first, count = bounds[token], bounds[token + 1] - bounds[token]
             if count <= room:  # a copy of a token
-                raw = self.model.read(slot, first, count)
+                raw = self.golden.raw_rows(slot, first, first + count)
                 self.say(Request(opcode=opcode, slot=slot, count=count, payload=raw))
                 bounds.append(bounds[-1] + count)
         elif opcode is Opcode.FREE and len(self._bounds) > 1:
@@ -186,7 +188,7 @@ class Conversation:
         x = random_vector(rng, g.head_dim)[None].numpy().astype(np.int16)
         one, beyond = np.array([0]), np.array([held + 1])
         choices = [
-            (append_request(slot, x, x, Flag.WIDE), held + 2 <= len(self.model.slots[slot].pages) * g.page_rows),
+            (append_request(slot, x, x, Flag.WIDE), held + 2 <= len(self.golden.slots[slot].pages) * g.page_rows),
             (attend_request(slot, x, one, one + 1, 20), held > 0),
             (attend_request(slot, x, one, beyond, 20), False),
             (attend_request(slot, x, one, one, 20), False),

@@ -44,13 +44,13 @@ async def check(transport: CocotbTransport, talk: Conversation) -> None:
     for at, (answer, expected) in enumerate(zip(answers, talk.expected, strict=True)):
         got = decode(answer, transport.link_bytes)
         assert got == expected, f"command {at}, {talk.requests[at].opcode.name}: {got} instead of {expected}"
-    model = talk.model
+    golden = talk.golden
     device = await bridge(Device)(transport)
     # A command that waits for the tiles and the row writer, so that the counters have seen everything before.
     await bridge(device.submit)([Request(opcode=Opcode.TRUNCATE, slot=s) for s in range(device.geometry.slots)])
     counted = await bridge(device.counters)()
     read, written = (counted.key_rows, counted.value_rows, counted.passes), counted.rows_written
-    assert (*read, written) == (model.rows_read, model.rows_read, model.passes, model.rows_written)
+    assert (*read, written) == (golden.rows_read, golden.rows_read, golden.passes, golden.rows_written)
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")

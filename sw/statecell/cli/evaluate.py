@@ -154,3 +154,34 @@ def datapath(
         print_json(result)
         return
     print_facts("data path", ((name.replace("_", " "), value) for name, value in result.items()))
+
+
+@app.command("equality")
+def equality(
+    model: ModelOption = "smollm2-135m",
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="The device to check, such as sim: or sim:CONFIG.")
+    ] = "sim:",
+    text: TextOption = "persuasion",
+    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", min=1, help="Tokens of the prompt.")] = 16,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens generated.")] = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every attention of a generation on a device with the integer model, bit for bit.
+
+    Exit code 1 if any differs.
+
+    Example: statecell eval equality --model smollm2-135m --device sim: --tokens 16 --json
+    """
+    from statecell.evaluate.equality import equality as measure
+
+    with Counting("comparing, tokens") as step:
+        result = measure(
+            model, device_url=device, text=text, prompt_tokens=prompt_tokens, tokens=tokens, progress=step
+        )
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        print_facts("device against integer model", ((k.replace("_", " "), v) for k, v in result.as_dict().items()))
+    if result.different:
+        raise typer.Exit(1)
