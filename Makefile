@@ -10,11 +10,12 @@ TOKENS ?= 32
 WAVES ?= 0
 JOBS ?= 2
 PYTEST_ARGS ?=
+DOCS := docs/protocol.md docs/numerics.md
 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim check format verilog report doctor clean distclean
+.PHONY: help setup demo test sim check docs format verilog report doctor clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,9 +42,13 @@ sim: $(STAMP) ## run the cocotb benches in Verilator; WAVES=1 writes FST wavefor
 	@$(BIN)/statecell doctor --quiet
 	WAVES=$(WAVES) $(BIN)/pytest tests/sim/benches $(PYTEST_ARGS)
 
-check: $(STAMP) ## ruff and mypy
+check: $(STAMP) ## ruff, mypy, and whether the generated tables of docs/ are current
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m statecell.spec.tables --check $(DOCS)
+
+docs: $(STAMP) ## write the generated tables of docs/ anew
+	$(BIN)/python -m statecell.spec.tables $(DOCS)
 
 format: $(STAMP) ## sort imports and apply ruff's safe repairs
 	$(BIN)/ruff check --fix .

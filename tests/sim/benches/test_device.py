@@ -23,5 +23,5 @@ def test_device_equals_the_model_under_every_pair_of_stalls(design: str) -> None
 
 
 def test_another_lookahead_is_found(design: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change = "from statecell.spec import formats\nformats.LOOKAHEAD -= 1"
+    change = "from statecell.spec import formats\nformats.LOOKAHEAD = 1"
     run_mutant(design, "device", "random_commands_equal_the_model", CASE, change, tmp_path, monkeypatch, "ATTEND")
