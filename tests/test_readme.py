@@ -34,5 +34,5 @@ def test_model_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_make_targets_exist() -> None:
     makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"make ([a-z]+)", README)):
+    for target in set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"README names `make {target}`, the Makefile has none"
