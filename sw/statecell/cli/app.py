@@ -83,5 +83,12 @@ def main() -> None:
     except (StatecellError, GeometryError) as error:
         err().print(f"statecell: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(getattr(error, "exit_code", StatecellError.exit_code))
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        err().print(
+            f"statecell: A file or folder cannot be used{where}: {error.strerror or error}; give another one.",
+            style="red", markup=False, soft_wrap=True,
+        )
+        sys.exit(StatecellError.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -88,7 +88,7 @@ def _rows_of(path: Path | None) -> list[dict[str, Any]]:
             }
             for row in rows
         ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise StoreError(
             f"The rows in {path} cannot be read ({error}): give a JSON list of objects with cache, ppl, ppl_reference "
             "and bits_per_element."
