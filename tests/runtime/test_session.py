@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -143,3 +144,17 @@ def test_refusals(folder: str, tmp_path: Path) -> None:
         pytest.raises(UnsupportedError, match="no chat template"),
     ):
         Conversation(session)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [([10**6], {}), ([-1], {}), (["a"], {}), ([1], {"seed": 1 << 70}), ([1], {"temperature": 1e-300})],
+)
+def test_a_refused_prompt_leaves_the_session_usable(
+    folder: str, prompt: list[int], options: dict[str, Any]
+) -> None:
+    with Session(folder, "host", "float") as session:
+        with pytest.raises(UnsupportedError):
+            session.generate(prompt, **options)
+        assert session.ids == []
+        assert session.generate([1, 2, 3], max_new_tokens=2).tokens == 2

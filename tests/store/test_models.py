@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import socket
 import zipfile
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ import pytest
 from statecell.store import models
 from statecell.store.download import checked
 from statecell.store.errors import CorruptDownloadError, StoreError, UnknownNameError
+from statecell.store.models import load_model
+from tests.small_folder import make_folder
 
 
 @pytest.fixture
@@ -104,3 +107,20 @@ def test_no_hub_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache:
     monkeypatch.setattr(socket.socket, "connect", refuse)
     with pytest.raises(UnknownNameError):
         models.load_model("gpt2")
+
+
+def test_missing_layers_are_refused(tmp_path: Path) -> None:
+    """Without the check transformers fills them with random numbers and goes on."""
+    folder = make_folder(tmp_path / "small")
+    settings = json.loads((folder / "config.json").read_text())
+    settings["num_hidden_layers"] += 2
+    settings.pop("layer_types", None)
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(StoreError, match=r"lacks \d+ of the model's tensors"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 5000, "~no-such-user/model"])
+def test_names_that_are_no_paths(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        load_model(name)

@@ -76,6 +76,8 @@ def negative_log_likelihood(
         total += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
         count += len(window) - 1
         step()
+    if not math.isfinite(total):
+        raise EvaluationError("The model yields NaN or infinity on this text: check its weights.")
     return total / count
 
 
@@ -97,6 +99,9 @@ def perplexity(
     loading the model and opening the device raise.
     """
     loaded = load_model(model_name)
+    context = loaded.model.config.get_text_config(decoder=True).max_position_embeddings
+    if window > context:
+        raise EvaluationError(f"The window is {window} tokens, the model's context is {context}: give a shorter one.")
     data = load_text(text).encode()
     start = skip_bytes if len(data) >= 2 * skip_bytes else 0
     part = data[start:].decode(errors="ignore")

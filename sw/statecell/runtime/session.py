@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from statecell.runtime.attention import Attachment, attach, detach
 from statecell.runtime.engines import OpenedEngine, open_engine
-from statecell.runtime.errors import UnsupportedError
+from statecell.runtime.errors import NotFiniteError, UnsupportedError
 from statecell.runtime.half import HalfCache
 from statecell.runtime.stream import TextStream
 from statecell.runtime.support import model_geometry
@@ -21,6 +21,7 @@ from statecell.runtime.traffic import Traffic, bits_per_element
 from statecell.store.models import load_model
 
 FORMATS = ("float", "fp16", "int8", "int4")
+LEAST_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,7 @@ class Session:
         Raises UnsupportedError for an empty prompt, a negative temperature, fewer than one new token, or more tokens
         than the model's context holds; nothing is stored then.
         """
-        ids = self._checked(prompt, max_new_tokens, temperature)
+        ids = self._checked(prompt, max_new_tokens, temperature, seed)
         generator = torch.Generator().manual_seed(seed)
         stored = self._cache.get_seq_length()
         self.ids += ids
@@ -163,7 +164,11 @@ class Session:
         rows: list[torch.Tensor] = []
         started = time.perf_counter()
         with _watched_layers(self.model, on_prefill):
-            rows.append(self._forward(pending))
+            try:
+                rows.append(self._forward(pending))
+            except BaseException:
+                del self.ids[before - len(ids) :]
+                raise
         first_token_s = time.perf_counter() - started
         if self._traffic is not None:
             self._traffic.start(before)
@@ -201,14 +206,23 @@ class Session:
             saturated_elements=self._attachment.tally.saturated if self._attachment is not None else None,
         )
 
-    def _checked(self, prompt: str | Sequence[int], max_new_tokens: int, temperature: float) -> list[int]:
+    def _checked(
+        self, prompt: str | Sequence[int], max_new_tokens: int, temperature: float, seed: int
+    ) -> list[int]:
         ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
         if not ids:
             raise UnsupportedError("The prompt has no tokens: give at least one word.")
+        vocabulary = int(self.model.config.get_text_config(decoder=True).vocab_size)
+        if not all(isinstance(i, int) and 0 <= i < vocabulary for i in ids):
+            raise UnsupportedError(f"The prompt holds a token id that is not 0 to {vocabulary - 1}: encode it anew.")
+        if not 0 <= seed < 1 << 63:
+            raise UnsupportedError(f"The seed is {seed}: give 0 to 2^63 - 1.")
         if max_new_tokens < 1:
             raise UnsupportedError(f"The number of new tokens is {max_new_tokens}: give at least 1.")
-        if not temperature >= 0:
-            raise UnsupportedError(f"The temperature is {temperature}: give 0 (likeliest token) or more.")
+        if temperature != 0 and not LEAST_TEMPERATURE <= temperature < float("inf"):
+            raise UnsupportedError(
+                f"The temperature is {temperature}: give 0 (likeliest token) or at least {LEAST_TEMPERATURE}."
+            )
         wanted = len(self.ids) + len(ids) + max_new_tokens
         if wanted > self.context:
             raise UnsupportedError(
@@ -226,6 +240,10 @@ class Session:
         with torch.inference_mode():
             output = self.model(torch.tensor([list(ids)]), cache=self._cache, use_cache=True, logits_to_keep=1)
         row: torch.Tensor = output.logits[0, -1].float()
+        if not bool(torch.isfinite(row).all()):
+            raise NotFiniteError(
+                f"{self.name} yields NaN or infinity where finite logits were expected: check its weights."
+            )
         return row
 
     def _compare(self, before: int, rows: Sequence[torch.Tensor]) -> tuple[float, float]:

