@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from statecell.evaluate.perplexity import SKIP_BYTES, EvaluationError
+from statecell.evaluate.perplexity import EvaluationError, text_ids
 from statecell.runtime.session import Session
-from statecell.store.texts import load_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +50,9 @@ def agreement(
     `progress(done, total)` counts prompts. Raises EvaluationError for a text that is too short, and what `Session`
     raises.
     """
-    data = load_text(text).encode()
-    data = data[SKIP_BYTES if len(data) >= 2 * SKIP_BYTES else 0 :]
     rows: list[dict[str, Any]] = []
     with Session(model_name, cache_format="float") as plain, Session(model_name, device_url, cache_format) as session:
-        ids = session.tokenizer(data.decode(errors="ignore"), add_special_tokens=False)["input_ids"]
+        ids = text_ids(session.tokenizer, text)
         if prompts < 1 or len(ids) < prompts * prompt_tokens:
             raise EvaluationError(
                 f"The text has {len(ids)} tokens and {prompts} prompts of {prompt_tokens} are wanted: give at least "

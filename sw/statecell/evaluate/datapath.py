@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from statecell.evaluate.perplexity import SKIP_BYTES, windows_of
+from statecell.evaluate.perplexity import text_ids, windows_of
 from statecell.model import reference, rotate
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended
@@ -18,7 +18,6 @@ from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.geometry import config
 from statecell.store.models import load_model
-from statecell.store.texts import load_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +91,7 @@ def datapath(
     """
     loaded = load_model(model_name)
     name = config_name or DEFAULTS[model_geometry(loaded.model).head_dim]
-    data = load_text(text).encode()
-    part = data[SKIP_BYTES if len(data) >= 2 * SKIP_BYTES else 0 :].decode(errors="ignore")
-    windows = windows_of(loaded.tokenizer(part, add_special_tokens=False)["input_ids"], tokens, window)
+    windows = windows_of(text_ids(loaded.tokenizer, text), tokens, window)
     engine = ProbedEngine(name)
     attachment = attach(loaded.model, engine)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from statecell.evaluate.perplexity import SKIP_BYTES
+from statecell.evaluate.perplexity import text_ids
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended, Engine
 from statecell.runtime.engines import open_engine
@@ -17,7 +17,6 @@ from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.commands import Counters
 from statecell.store.models import load_model
-from statecell.store.texts import load_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +120,7 @@ def equality(
     `progress(done, total)` counts tokens. Raises what loading the model and opening the device raise.
     """
     loaded = load_model(model_name)
-    part = load_text(text).encode()[SKIP_BYTES:].decode(errors="ignore")
-    ids = torch.tensor([loaded.tokenizer(part, add_special_tokens=False)["input_ids"][:prompt_tokens]])
+    ids = torch.tensor([text_ids(loaded.tokenizer, text)[:prompt_tokens]])
     opened = open_engine(device_url, model_geometry(loaded.model).head_dim)
     engine = TwinEngine(opened.engine, ModelEngine(opened.geometry))
     try:

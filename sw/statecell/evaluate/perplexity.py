@@ -45,6 +45,13 @@ class Perplexity:
         return asdict(self)
 
 
+def text_ids(tokenizer: Any, text: str, skip_bytes: int = SKIP_BYTES) -> list[int]:
+    """Token ids of a text from byte `skip_bytes` on (from 0 where it is shorter than twice that)."""
+    data = load_text(text).encode()
+    part = data[skip_bytes if len(data) >= 2 * skip_bytes else 0 :].decode(errors="ignore")
+    return list(tokenizer(part, add_special_tokens=False)["input_ids"])
+
+
 def windows_of(ids: Sequence[int], tokens: int, window: int) -> list[list[int]]:
     """The first `tokens` ids in separate windows of `window`. Raises EvaluationError if there are not so many."""
     if window < 2 or tokens < window or tokens % window:
@@ -102,10 +109,7 @@ def perplexity(
     context = loaded.model.config.get_text_config(decoder=True).max_position_embeddings
     if window > context:
         raise EvaluationError(f"The window is {window} tokens, the model's context is {context}: give a shorter one.")
-    data = load_text(text).encode()
-    start = skip_bytes if len(data) >= 2 * skip_bytes else 0
-    part = data[start:].decode(errors="ignore")
-    windows = windows_of(loaded.tokenizer(part, add_special_tokens=False)["input_ids"], tokens, window)
+    windows = windows_of(text_ids(loaded.tokenizer, text, skip_bytes), tokens, window)
     done, total = 0, len(windows) * (len(cache_formats) + 1)
 
     def step() -> None:
