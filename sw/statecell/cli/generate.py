@@ -20,7 +20,8 @@ from statecell.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from statecell.runtime.session import GenerationReport, Session
+    from statecell.runtime.report import GenerationReport
+    from statecell.runtime.session import Session
 
 TokensOption = Annotated[int, typer.Option("--tokens", "-n", min=1, help="Most tokens to generate.")]
 TemperatureOption = Annotated[
@@ -74,7 +75,7 @@ def chat(
         while message := _ask():
             ids = conversation.ask(message)
             report = _answer(session, ids, tokens, temperature, seed, quiet=False)
-            conversation.answered(report)
+            conversation.answered(report.text)
             rate = f", {report.tokens_per_s:.2f} tokens/s" if report.tokens_per_s else ""
             summary = f"[{report.cache}: {report.tokens} tokens{rate}, {len(session.ids)} in the cache]"
             err().print(summary, style="dim", markup=False)

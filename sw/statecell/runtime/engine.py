@@ -73,7 +73,11 @@ class Engine(Protocol):
         """Keep the first `tokens` tokens of a slot."""
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
-        """Do the items in order (pipelined where the engine can); one result each, None for an `Append`."""
+        """Do the items in order (pipelined where the engine can); one result each, None for an `Append`.
+
+        Raises `statecell.device.ArrayFullError` where an append does not fit; rows may then have been appended to the
+        items' slots, and `truncate` takes them back. What the slots hold after any other error is not known.
+        """
 
     def counters(self) -> Counters:
         """Totals so far."""

@@ -138,6 +138,11 @@ class Plan:
                 )
             self.keep[int(b)] = kept
 
+    @property
+    def drops(self) -> bool:
+        """Whether it removes stored tokens."""
+        return any(keep is not None for keep in self.keep)
+
     def stored(self, sequence: int) -> int:
         """Tokens of a sequence before this pass."""
         return int(self._tokens[sequence, self.past])

@@ -39,6 +39,11 @@ class SharedEngine:
         self._discarded.append(slots[:])
         slots.clear()
 
+    def length(self, slot: int) -> int:
+        """Tokens stored in a slot."""
+        with self._lock:
+            return self.engine.length(slot)
+
     def truncate(self, slot: int, tokens: int) -> None:
         """Keep the first `tokens` tokens of a slot."""
         with self._lock:
