@@ -12,7 +12,7 @@ _BASE = torch.tensor([round(2**17 * _PIECES / (_PIECES + i)) for i in range(_PIE
 """2^17 / x at the ends of 128 pieces of [1, 2), worked out here and not read from the tables of the hardware."""
 
 
-def _log2(value: Tensor) -> Tensor:
+def log2(value: Tensor) -> Tensor:
     """floor(log2(value)) of int64 below 2^53; 0 for 0."""
     return torch.frexp(value.clamp(min=1).double()).exponent.to(torch.int64) - 1
 
@@ -22,13 +22,18 @@ def _shift(value: Tensor, left: int, right: Tensor) -> Tensor:
     return torch.where(right >= left, value >> (right - left).clamp(min=0), value << (left - right).clamp(min=0))
 
 
-def normalise(accumulator: Tensor, normaliser: Tensor) -> Tensor:
-    """Accumulator / normaliser as OUTPUT_BITS integers, 4 fraction bits below the value LSB; int64 [..., L, d]."""
-    log = _log2(normaliser)
-    fraction = _shift(normaliser, 16, log) & 0xFFFF
+def reciprocal(fraction: Tensor) -> Tensor:
+    """2^17 / (1 + fraction / 2^16), linear in 128 pieces, relative error below 2^-15; int64."""
     piece, rest = fraction >> formats.INVERSE_FRACTION, fraction & ((1 << formats.INVERSE_FRACTION) - 1)
     slope = _BASE[piece] - _BASE[piece + 1]
-    inverse = _BASE[piece] - ((slope * rest) >> formats.INVERSE_FRACTION)
+    return _BASE[piece] - ((slope * rest) >> formats.INVERSE_FRACTION)
+
+
+def normalise(accumulator: Tensor, normaliser: Tensor) -> Tensor:
+    """Accumulator / normaliser as OUTPUT_BITS integers, 4 fraction bits below the value LSB; int64 [..., L, d]."""
+    log = log2(normaliser)
+    fraction = _shift(normaliser, 16, log) & 0xFFFF
+    inverse = reciprocal(fraction)
     limit = 1 << formats.OUTPUT_BITS
     scaled = _shift(accumulator, 16, log[..., None]).clamp(-limit, limit - 1)
     out = (scaled * inverse[..., None] + (1 << (formats.INVERSE_BITS - 1))) >> formats.INVERSE_BITS
@@ -37,7 +42,7 @@ def normalise(accumulator: Tensor, normaliser: Tensor) -> Tensor:
 
 def pack_block(z: Tensor) -> tuple[Tensor, Tensor]:
     """(vectors of 16 bits [..., d], block exponents [...]): (z + half) >> exponent, the least exponent that fits."""
-    bits = _log2(2 * torch.maximum(z, ~z).amax(-1))
+    bits = log2(2 * torch.maximum(z, ~z).amax(-1))
     bits = torch.where(torch.maximum(z, ~z).amax(-1) == 0, 0, bits)
     block = (bits - (formats.VECTOR_BITS - 1)).clamp(min=0)
     half = torch.where(block > 0, 1 << (block - 1).clamp(min=0), 0)

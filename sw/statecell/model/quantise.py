@@ -11,7 +11,7 @@ from statecell.model.rows import Rows
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 
-_RECIPROCALS = torch.tensor([round(2**18 / mantissa) for mantissa in range(8, 16)])
+RECIPROCALS = torch.tensor([round(2**18 / mantissa) for mantissa in range(8, 16)])
 """1 / (8 + m) in 2^-18, worked out here and not read from the tables of the hardware."""
 
 
@@ -25,18 +25,23 @@ class Queries:
     exponent: Tensor
 
 
-def smallest_scale(magnitude: Tensor) -> Tensor:
-    """Least scale code (e << 3 | m) whose value times 8 is >= magnitude, at most SCALE_MAGNITUDE_MAX; int64."""
+def least_scale(magnitude: Tensor) -> Tensor:
+    """Least scale code (e << 3 | m) whose value times 8 is >= magnitude, with an exponent of any size; int64."""
     safe = magnitude.clamp(min=1)
     top = torch.floor(torch.log2(safe.double())).to(torch.int64)  # exact: magnitudes are far below 2^53
     mantissa = -((-safe << 3) >> top)  # ceil(magnitude * 8 / 2^top), 8..16
     code = (top << formats.SCALE_MANTISSA) + mantissa - 8  # a mantissa of 16 carries into the exponent
-    return torch.where(magnitude == 0, 0, code.clamp(max=formats.SCALE_MAGNITUDE_MAX))
+    return torch.where(magnitude == 0, 0, code)
+
+
+def smallest_scale(magnitude: Tensor) -> Tensor:
+    """The least scale code, at most SCALE_MAGNITUDE_MAX; int64."""
+    return least_scale(magnitude).clamp(max=formats.SCALE_MAGNITUDE_MAX)
 
 
 def _divide(value: Tensor, code: Tensor, fraction: int) -> Tensor:
     """floor(value * R / 2^...): value over the scale ``code``, with ``fraction`` fraction bits."""
-    return (value * _RECIPROCALS[code & 7]) >> (12 + (code >> 3) - fraction)
+    return (value * RECIPROCALS[code & 7]) >> (12 + (code >> 3) - fraction)
 
 
 def _round(value: Tensor, code: Tensor, fraction: int) -> Tensor:
@@ -92,19 +97,27 @@ def narrow_rows(y: Tensor, geometry: Geometry, *, zero_point: bool = False) -> R
     return Rows(codes.flatten(-2), scales.squeeze(-1), zeros.squeeze(-1))
 
 
-def wide_rows(y: Tensor, geometry: Geometry) -> Rows:
-    """Two rows per rotated vector, low plane first: y int64 [..., n, d] -> Rows [..., 2n, d]."""
-    groups = y.unflatten(-1, (geometry.groups, geometry.group))
-    oriented, magnitude, turned = _oriented(groups)
+def wide_codes(y: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """8-bit codes [..., groups, group] and scale bytes [..., groups, 1] of vectors y int64 [..., d], whole groups."""
+    oriented, magnitude, turned = _oriented(y.unflatten(-1, (-1, geometry.group)))
     scale = smallest_scale(magnitude)
     code = _round(oriented, scale, formats.CODE_BITS).clamp(formats.WIDE_MIN, formats.WIDE_MAX)
+    return code, scale + 128 * turned.to(torch.int64)
+
+
+def planes(code: Tensor, scale: Tensor) -> Rows:
+    """Two rows per row of 8-bit codes, low plane first: the results of :func:`wide_codes` -> Rows [..., 2n, d]."""
     high = (code + 8) >> formats.CODE_BITS
     low = code - (high << formats.CODE_BITS)
-    sign = 128 * turned.to(torch.int64)
-    marked = sign + (formats.LOW_PLANE << formats.SCALE_MANTISSA) + (scale & 7)
+    marked = (scale & 128) + (formats.LOW_PLANE << formats.SCALE_MANTISSA) + (scale & 7)
     codes = torch.stack([low.flatten(-2), high.flatten(-2)], -2).flatten(-3, -2)
-    scales = torch.stack([marked.squeeze(-1), (scale + sign).squeeze(-1)], -2).flatten(-3, -2)
+    scales = torch.stack([marked.squeeze(-1), scale.squeeze(-1)], -2).flatten(-3, -2)
     return Rows(codes, scales, torch.full_like(scales, 8))
+
+
+def wide_rows(y: Tensor, geometry: Geometry) -> Rows:
+    """Two rows per rotated vector, low plane first: y int64 [..., n, d] -> Rows [..., 2n, d]."""
+    return planes(*wide_codes(y, geometry))
 
 
 def queries(y: Tensor, geometry: Geometry) -> Queries:

@@ -79,6 +79,46 @@ INVERSE_TABLE = tuple((_inverse(i), _inverse(i) - _inverse(i + 1)) for i in rang
 """(base, slope) of 2^17 / x over [1, 2) in 128 pieces: inverse = base - (slope * fraction >> 9)."""
 
 
+# -- recurrent state --------------------------------------------------------------------------------------------------
+KEY_FRACTION = 14
+"""Fraction bits of the 16-bit keys and queries of a recurrent step: 1.0 is 2^14."""
+DECAY_FRACTION = 24
+"""Decays and the weights of logged tokens: unsigned, 2^24 is 1.0, which is allowed."""
+FACTOR_BITS = 24
+"""Factor that collects the decays (one per head, or one per lane): 1.23 bits, 1.0 to 2.0 after a write-back."""
+BETA_BITS, BETA_FRACTION = 16, 14
+"""Write strength: unsigned, below 4.0."""
+RECUR_BITS, RECUR_FRACTION = 24, 6
+"""Signed read-outs r and o and written values d: 6 fraction bits below the value LSB, saturating."""
+RECUR_PARTIAL_BITS, RECUR_GUARD = 32, 4
+"""One group's share of a read-out before the mantissa of the query: 4 more fraction bits, saturating."""
+MIX_BITS, MIX_FRACTION = 24, 16
+"""Signed product q . k of two tokens, saturating."""
+STATE_SHIFT_MAX = 15
+"""Largest state shift of a head: stored values are the state's divided by 2^shift."""
+GAIN_BITS, GAIN_FRACTION = 14, 8
+"""Signed multiplier from a key code of 8 bits to the update of a lane."""
+UPDATE_BITS, UPDATE_FRACTION = 14, 8
+"""Signed updated lane, in units of 2^-8 of a 4-bit code of the working scale."""
+RATIO_FRACTION = 12
+SCALE_RATIOS = tuple(tuple(round((1 << RATIO_FRACTION) * (8 + m) / (8 + n)) for n in range(8)) for m in range(8))
+"""[m][n]: (8 + m) / (8 + n) in 2^-12, from the mantissa of the working scale to that of the new one."""
+FEEDBACK_FRACTION = 4
+"""Fraction bits of the error-feedback strength alpha, 0 to 16 sixteenths."""
+HELD_CLIP = 1
+"""Steps of the scale code (7 to 12 % each) that a new held scale of a one-plane row lies below the one that clips nothing."""
+HELD_SHRINK = 2
+"""A held scale is taken anew when the row's largest magnitude is below this many 4-bit codes."""
+LOG_MAX = 128
+"""Most tokens between two write-backs."""
+NOISE_BITS = 8
+LFSR_BITS = 32
+LFSR_TAPS = 0x80200003
+"""Galois mask of x^32 + x^22 + x^2 + x + 1, shifting right."""
+LFSR_LEAP = 32
+"""Shifts of the register between two rows."""
+
+
 def rotation_gain(head_dim: int) -> float:
     """Factor g with x . y = g * (Rx) . (Ry), R the device's forward rotation: 2^(2 * shift) / head_dim."""
     shift = (head_dim.bit_length() - 1) // 2

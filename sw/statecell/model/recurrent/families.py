@@ -1,0 +1,115 @@
+"""The families of recurrent layers as inputs of one step: each turns its own parameters into a rule and tokens.
+
+Vectors are [T, H, d] (keys) and [T, H, R] (values), gates [T, H] or [T, H, d]; k, q are what the recurrence itself uses,
+after feature map, normalisation and scaling.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from statecell.model.recurrent.mode import Rule
+from statecell.model.recurrent.reference import Sequence
+
+
+def _ones(k: Tensor) -> Tensor:
+    return torch.ones(k.shape[:2], dtype=k.dtype)
+
+
+def _lanes(decay: Tensor) -> Tensor:
+    """A scalar decay [T, H] as [T, H, 1]."""
+    return decay[..., None]
+
+
+class LinearAttention:
+    """S <- S + phi(k) v, o = phi(q).S / phi(q).z with z the sum of the phi(k) (Katharopoulos et al. 2020, equations 16-20).
+
+    The normaliser z is one more value channel, the last, whose value is always 1.
+    """
+
+    rule = Rule()
+
+    @staticmethod
+    def tokens(q: Tensor, k: Tensor, v: Tensor) -> Sequence:
+        """q, k after the feature map (positive)."""
+        one = torch.ones(*v.shape[:2], 1, dtype=v.dtype)
+        return Sequence(q, k, k, torch.cat([v, one], -1), _lanes(_ones(k)), _ones(k))
+
+    @staticmethod
+    def output(o: Tensor) -> Tensor:
+        """o [..., R + 1] of the step -> attention outputs [..., R]."""
+        return o[..., :-1] / o[..., -1:]
+
+
+class RetNet:
+    """S <- gamma S + k v, gamma fixed for each head (Sun et al. 2023, equation 6); q, k carry xPos."""
+
+    rule = Rule()
+
+    @staticmethod
+    def tokens(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor) -> Sequence:
+        """gamma [H]."""
+        return Sequence(q, k, k, v, _lanes(gamma.expand(k.shape[:2])), _ones(k))
+
+
+class GatedLinearAttention:
+    """S <- diag(alpha_t) S + k v (Yang et al. 2023, equation 3)."""
+
+    rule = Rule()
+
+    @staticmethod
+    def tokens(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor) -> Sequence:
+        """alpha [T, H, d]."""
+        return Sequence(q, k, k, v, alpha, _ones(k))
+
+
+class Mamba2:
+    """S <- exp(dt A) S + B (dt x), y = C.S (Dao and Gu 2024); the skip D x is added by the caller."""
+
+    rule = Rule()
+
+    @staticmethod
+    def tokens(c: Tensor, b: Tensor, x: Tensor, dt: Tensor, a: Tensor) -> Sequence:
+        """c, b [T, H, N], x [T, H, P], dt [T, H] after softplus, a [H] negative."""
+        return Sequence(c, b, b, x, _lanes(torch.exp(dt * a)), dt)
+
+
+class Rwkv:
+    """o = r.(S + diag(u) k v), S <- diag(w_t) S + k v (Peng et al. 2024, Eagle and Finch); RWKV-4's num and den likewise."""
+
+    rule = Rule(decay_first=False)
+
+    @staticmethod
+    def tokens(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor) -> Sequence:
+        """w [T, H, d] decays in (0, 1], u [H, d] bonus."""
+        return Sequence(r, k, u * k, v, w, _ones(k))
+
+
+class DeltaNet:
+    """S <- S + k beta (v - k.S) (Schlag et al. 2021; Yang et al. 2024)."""
+
+    rule = Rule(delta=True)
+
+    @staticmethod
+    def tokens(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Sequence:
+        """beta [T, H]; k of unit norm."""
+        return Sequence(q, k, k, v, _lanes(_ones(k)), beta)
+
+
+class GatedDeltaNet:
+    """S <- g S + k beta (v - k.(g S)) (Yang, Kautz and Hatamizadeh 2024); g [T, H], or [T, H, d] (Kimi Delta Attention)."""
+
+    rule = Rule(delta=True)
+
+    @staticmethod
+    def tokens(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Sequence:
+        """g the decay in (0, 1], beta [T, H]; k of unit norm."""
+        return Sequence(q, k, k, v, _lanes(g) if g.ndim == 2 else g, beta)
+
+
+FAMILIES = {
+    "linear": LinearAttention, "retnet": RetNet, "gla": GatedLinearAttention, "mamba2": Mamba2, "rwkv": Rwkv,
+    "deltanet": DeltaNet, "gdn": GatedDeltaNet,
+}
+"""The families by the names that commands use."""

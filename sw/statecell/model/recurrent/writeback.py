@@ -1,0 +1,148 @@
+"""Write-back: tokens added to the rows, a scale for each row, rounding. Formulas: docs/numerics.md, 8.4 and 8.5."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from statecell.model import quantise
+from statecell.model.normalise import log2
+from statecell.model.recurrent import factor, noise
+from statecell.model.recurrent.bits import round_shift, scaled
+from statecell.model.recurrent.mode import Rounding, Scales
+from statecell.model.recurrent.state import State
+from statecell.spec import formats
+
+_TOP_EXPONENT = formats.SCALE_MAGNITUDE_MAX >> formats.SCALE_MANTISSA
+_RATIOS = torch.tensor([[round(2**12 * (8 + m) / (8 + n)) for n in range(8)] for m in range(8)])
+"""Ratios of mantissas, worked out here and not read from the tables of the hardware."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Rows with the tokens added, before a new scale is chosen: ``lanes`` int64 [H, R, groups, group] in UPDATE_FRACTION;
+    ``mantissa`` (0..7) and ``exponent`` of the working scale and ``raised``, the octaves it lies above the stored one,
+    [H, R, groups]; ``turned``: the scale is negative.
+    """
+
+    lanes: Tensor
+    mantissa: Tensor
+    exponent: Tensor
+    raised: Tensor
+    turned: Tensor
+
+
+def write_back(state: State, keys: Tensor, values: Tensor, moved: Tensor, *, supplied: Tensor | None = None,
+               fresh: bool = False) -> None:
+    """Add tokens to the rows of the heads in ``moved`` (bool [H]), normalise the factor and store.
+
+    keys int64 [H, E, d]: 16-bit keys, weighted by the decays after them; values int64 [H, E, R] in RECUR_FRACTION.
+    supplied: scale bytes int64 [H, R, groups] of Scales.SUPPLIED. fresh: new scales whatever the mode.
+    """
+    after, octaves = factor.normalised(state.factor)
+    codes, scale_bytes = quantise.wide_codes(factor.divided(keys, after[:, None]), state.geometry)
+    update = add(state, codes, scale_bytes.squeeze(-1), values, octaves)
+    scales, renewed = choose(state, update, supplied, fresh)
+    words, register = noise.advance(state.noise, state.channels)
+    random = noise.lanes(words, state.geometry.head_dim) if state.mode.rounding == Rounding.STOCHASTIC else None
+    stored = requantise(state, update, scales, random)
+    rows = moved[:, None, None]
+    state.codes = torch.where(rows[..., None], stored, state.codes)
+    state.scales = torch.where(rows, scales, state.scales)
+    state.factor = torch.where(moved[:, None], after, state.factor)
+    state.noise = torch.where(moved, register, state.noise)
+    state.rescaled = state.rescaled + (renewed & rows).sum((-1, -2))
+
+
+def add(state: State, codes: Tensor, scale_bytes: Tensor, values: Tensor, octaves: Tensor) -> Update:
+    """Rows plus sum of key codes [H, E, groups, group] (scales [H, E, groups]) times values [H, E, R].
+
+    octaves [H, 1 or d]: halvings of the factor, taken from the rows' exponents (one factor a head) or codes (lanes).
+    """
+    magnitude = state.scales & 127
+    mantissa, exponent = magnitude & 7, magnitude >> formats.SCALE_MANTISSA
+    turned = state.scales >= 128
+    down = torch.zeros_like(exponent)
+    if octaves.shape[-1] == 1:
+        exponent = exponent - octaves[:, None]
+        down = (-exponent).clamp(min=0)
+        exponent = exponent.clamp(min=0)
+    # gain = value * key scale / row scale, as one integer per token, row and group
+    key = scale_bytes & 127
+    signed = torch.where(scale_bytes >= 128, -1, 1) * (8 + (key & 7))
+    key_exponent = (key >> formats.SCALE_MANTISSA)[:, :, None]
+    gain = values[..., None] * signed[:, :, None] * quantise.RECIPROCALS[mantissa][:, None]
+    gain = torch.where(turned[:, None], -gain, gain)
+    total = (gain.abs() >> (_TOP_EXPONENT - key_exponent)).sum(1)
+    size = torch.where(total == 0, 0, log2(total) + 1) + _TOP_EXPONENT  # |gain| 2^key_exponent < 2^size
+    place = exponent + state.shift[:, None, None] + _alignment()
+    raised = (size - place - (formats.GAIN_BITS - 2)).clamp(min=0)
+    right = (place + raised)[:, None] - key_exponent
+    gain = torch.floor(scaled(gain, -right) + 0.5)  # exact: 45 bits
+    product = torch.einsum("hegl,herg->hrgl", codes.double(), gain).to(torch.int64)
+    added = round_shift(product, formats.GAIN_FRACTION)
+    fall = (raised + down)[..., None]
+    if octaves.shape[-1] > 1:
+        fall = fall + octaves.unflatten(-1, codes.shape[-2:])[:, None]
+    lanes = (_codes(state) >> fall.clamp(max=formats.UPDATE_BITS)) + added
+    return Update(lanes, mantissa, exponent + raised, raised, turned)
+
+
+def _alignment() -> int:
+    """Right shift of a gain at exponents 0 and shift 0: what the formats' fraction bits add up to."""
+    # key code (bias + 4) and key, value, reciprocal, less the row scale's bias, less the lane's and the gain's fractions
+    key = formats.SCALE_BIAS + formats.CODE_BITS + formats.KEY_FRACTION
+    row = formats.RECUR_FRACTION + formats.RECIPROCAL_BITS - formats.SCALE_BIAS
+    return key + row - formats.UPDATE_FRACTION - formats.GAIN_FRACTION
+
+
+def _codes(state: State) -> Tensor:
+    """Stored codes in UPDATE_FRACTION; the residual of Storage.RESIDUAL enters with the head's alpha."""
+    if state.mode.planes == 1:
+        return state.codes << formats.UPDATE_FRACTION
+    high = (state.codes + 8) >> formats.CODE_BITS
+    low = state.codes - (high << formats.CODE_BITS)
+    return (high << formats.UPDATE_FRACTION) + low * state.feedback[:, None, None, None]
+
+
+def choose(state: State, update: Update, supplied: Tensor | None, fresh: bool) -> tuple[Tensor, Tensor]:
+    """(scale bytes to store, groups of rows that took a new held scale), both [H, R, groups]."""
+    if supplied is not None and not fresh:
+        return supplied, torch.zeros_like(update.turned)
+    high, low = update.lanes.amax(-1).clamp(min=0), (-update.lanes).amax(-1).clamp(min=0)
+    largest = torch.maximum(high, low)
+    clip = formats.HELD_CLIP if state.mode.scales == Scales.HELD and state.mode.planes == 1 else 0
+    # the least scale for largest * (8 + m), which counts 2^(e - 6 - UPDATE_FRACTION) each
+    places = update.exponent - formats.SCALE_BIAS - formats.UPDATE_FRACTION
+    code = quantise.least_scale(largest * (8 + update.mantissa)) + (places << formats.SCALE_MANTISSA) - clip
+    new = code.clamp(0, formats.SCALE_MAGNITUDE_MAX) + 128 * ((high >= low) ^ update.turned).to(torch.int64)
+    if fresh or state.mode.scales == Scales.FRESH:
+        return new, torch.ones_like(update.turned)
+    top, bottom = ((formats.CODE_MAX, formats.CODE_MIN) if state.mode.planes == 1 else
+                   (formats.WIDE_MAX, formats.WIDE_MIN))
+    unit = 1 << (formats.UPDATE_FRACTION - (formats.CODE_BITS if state.mode.planes == 2 else 0))
+    fits = (high < top * unit + unit // 2) & (low <= -bottom * unit + unit // 2) & (update.raised == 0)
+    small = (largest < formats.HELD_SHRINK << formats.UPDATE_FRACTION) & (update.exponent > 0)
+    keep = (fits & ~small) | (largest == 0)
+    held = (update.exponent << formats.SCALE_MANTISSA) + update.mantissa + 128 * update.turned.to(torch.int64)
+    held = torch.where(update.exponent > _TOP_EXPONENT, new, held)
+    return torch.where(keep, held, new), ~keep
+
+
+def requantise(state: State, update: Update, scales: Tensor, random: Tensor | None) -> Tensor:
+    """Codes of the updated lanes at ``scales``; int64 [H, R, groups, group]. random: noise bytes [H, R, d], or nearest."""
+    ratio = _RATIOS[update.mantissa, scales & 7]
+    ratio = torch.where((scales >= 128) ^ update.turned, -ratio, ratio)
+    fraction = formats.CODE_BITS if state.mode.planes == 2 else 0
+    apart = ((scales & 127) >> formats.SCALE_MANTISSA) - update.exponent
+    lanes = update.lanes * ratio[..., None]
+    right = (formats.RATIO_FRACTION + formats.UPDATE_FRACTION - fraction + apart.clamp(-15, 40))[..., None]
+    if random is None:
+        bias = 1 << (right - 1)
+    else:
+        spread = random.unflatten(-1, (state.geometry.groups, state.geometry.group))
+        bias = (spread << right) >> formats.NOISE_BITS
+    low, high = (formats.CODE_MIN, formats.CODE_MAX) if state.mode.planes == 1 else (formats.WIDE_MIN, formats.WIDE_MAX)
+    return ((lanes + bias) >> right).clamp(low, high)
