@@ -14,8 +14,8 @@ def clamp(value: Tensor, bits: int) -> Tensor:
     return value.clamp(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
-def round_shift(value: Tensor, right: int) -> Tensor:
-    """value / 2^right, rounded half up; int64."""
+def round_shift(value: Tensor, right: Tensor | int) -> Tensor:
+    """value / 2^right, rounded half up; int64, right >= 1."""
     return (value + (1 << (right - 1))) >> right
 
 

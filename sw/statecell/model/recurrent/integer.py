@@ -9,10 +9,10 @@ from torch import Tensor
 
 from statecell.model import rotate
 from statecell.model.recurrent import factor, log
-from statecell.model.recurrent.mode import RecurrentError, Scales
+from statecell.model.recurrent.mode import RecurrentError
 from statecell.model.recurrent.bits import clamp, round_shift
 from statecell.model.recurrent.readout import read
-from statecell.model.recurrent.state import Log, State
+from statecell.model.recurrent.state import State
 from statecell.model.recurrent.writeback import write_back
 from statecell.spec import formats
 
@@ -49,17 +49,18 @@ def check(state: State, token: Token) -> None:
 def step(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
     """Take one token into the state; returns o int64 [H, R], RECUR_BITS with RECUR_FRACTION.
 
-    With an interval of 1 the rows are written back, else the token joins the log; RecurrentError if the log is full.
-    scales: scale bytes int64 [H, R, groups], needed by Scales.SUPPLIED when the rows are written.
+    Rows of heads with an interval of 1 are written back; other heads log the token, and RecurrentError is raised if a log
+    is full. scales: scale bytes int64 [H, R, groups] for the heads with Scales.SUPPLIED whose rows are written.
     """
     check(state, token)
-    if state.log is not None and bool((state.log.length >= state.mode.interval).any()):
-        raise RecurrentError(f"the log holds {state.mode.interval} tokens; COMMIT it before the next token")
-    if state.log is None:
-        _check_scales(state, scales)
+    at_once = state.modes.interval == 1
+    if state.log is not None and bool((~at_once & (state.log.length >= state.modes.interval)).any()):
+        raise RecurrentError("a head's log is full; COMMIT it before the next token")
+    _check_scales(state, scales, at_once)
     frozen = factor.kept(token.decay, token.beta)
     after = factor.decayed(state.factor, token.decay)
-    q, k = (rotate.forward(x, state.geometry) if state.mode.rotate else x for x in (token.q, token.k))
+    turn = state.modes.rotate[:, None]
+    q, k = (torch.where(turn, rotate.forward(x, state.geometry), x) for x in (token.q, token.k))
     q_factor = after if state.rule.decay_first else state.factor
     both = torch.stack([factor.times_half(q, q_factor), factor.times_half(k, after)], 1)
     o, r = read(state, both).unbind(1)
@@ -78,32 +79,39 @@ def step(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
     o = clamp(o + round_shift(logged + mixed[:, None] * d, formats.MIX_FRACTION), formats.RECUR_BITS)
     state.factor = after
     state.skipped = state.skipped + frozen.to(torch.int64)
-    if state.log is None:
-        write_back(state, k[:, None], d[:, None], ~frozen, supplied=scales)
-    else:
-        log.append(state, k, d, ~frozen)
+    if bool(at_once.any()):
+        write_back(state, k[:, None], d[:, None], ~frozen & at_once, supplied=scales)
+    if state.log is not None:
+        log.append(state, k, d, ~frozen & ~at_once)
     return o
 
 
-def commit(state: State, *, scales: Tensor | None = None, fresh: bool = False) -> None:
-    """Fold the log into the rows and empty it. fresh: recalibration, every row takes a new scale."""
+def due(state: State) -> Tensor:
+    """Heads whose log is full, bool [H]."""
+    if state.log is None:
+        return torch.zeros(state.heads, dtype=torch.bool)
+    return (state.modes.interval > 1) & (state.log.length >= state.modes.interval)
+
+
+def commit(state: State, heads: Tensor, *, scales: Tensor | None = None, fresh: bool = False) -> None:
+    """Fold the logs of ``heads`` (bool [H]) into their rows. fresh: recalibration, every row takes a new scale."""
     if not fresh:
-        _check_scales(state, scales)
-    everything = torch.ones(state.heads, dtype=torch.bool)
+        _check_scales(state, scales, heads)
     if state.log is None:
         keys = torch.zeros(state.heads, 1, state.geometry.head_dim, dtype=torch.int64)
         values = torch.zeros(state.heads, 1, state.channels, dtype=torch.int64)
-        moved = torch.ones(state.heads, dtype=torch.bool)
+        moved = heads & fresh
     else:
-        keys = factor.weighted(state.log.keys, state.log.weights)
-        values, moved = state.log.values, (state.log.length > 0) | fresh
-        state.log = Log.empty(*keys.shape[:2], keys.shape[2], state.channels, state.log.weights.shape[-1])
+        keys, values = factor.weighted(state.log.keys, state.log.weights), state.log.values
+        moved = heads & ((state.log.length > 0) | fresh)
     write_back(state, keys, values, moved, supplied=scales, fresh=fresh)
+    if state.log is not None:
+        state.log.clear(heads)
 
 
-def _check_scales(state: State, scales: Tensor | None) -> None:
-    if (scales is None) == (state.mode.scales == Scales.SUPPLIED):
-        raise RecurrentError(f"scale mode {state.mode.scales.value} with{'out' if scales is None else ''} scales; "
-                             f"scale bytes go with mode {Scales.SUPPLIED.value}, and only with it")
-    if scales is not None and (scales.shape != state.scales.shape or bool(((scales & 127) > formats.SCALE_MAGNITUDE_MAX).any())):
+def _check_scales(state: State, scales: Tensor | None, written: Tensor) -> None:
+    if scales is None and bool((state.modes.supplied & written).any()):
+        raise RecurrentError("a head with supplied scales is written back; give its scale bytes")
+    if scales is not None and (scales.shape != state.scales.shape or bool(((scales < 0) | (scales > 255) | (
+            (scales & 127) > formats.SCALE_MAGNITUDE_MAX)).any())):
         raise RecurrentError(f"scales must be bytes of exponents 0 to 14 in the shape {tuple(state.scales.shape)}")

@@ -13,15 +13,15 @@ from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 
 
-def mix(q: Tensor, k: Tensor, gain: int = 0) -> Tensor:
-    """2^gain q . k over the last axis, MIX_BITS with MIX_FRACTION; int64."""
+def mix(q: Tensor, k: Tensor, gain: Tensor | int = 0) -> Tensor:
+    """2^gain q . k over the last axis, MIX_BITS with MIX_FRACTION; int64. gain: 0 or -1, an integer or [H, 1]."""
     return clamp(round_shift((q * k).sum(-1), 2 * formats.KEY_FRACTION - formats.MIX_FRACTION - gain), formats.MIX_BITS)
 
 
 def contribution(state: State, vector: Tensor, weights: Tensor) -> Tensor:
     """Sum over the log of (vector . weighted key) * value, with RECUR_FRACTION + MIX_FRACTION bits; int64 [H, R]."""
     assert state.log is not None
-    mixed = mix(vector[:, None], factor.weighted(state.log.keys, weights), state.rotation_gain)
+    mixed = mix(vector[:, None], factor.weighted(state.log.keys, weights), state.rotation_gain[:, None])
     return (mixed[..., None] * state.log.values).sum(1)
 
 
@@ -29,7 +29,7 @@ def append(state: State, k: Tensor, d: Tensor, moved: Tensor) -> None:
     """Store k [H, d] and d [H, R] (RECUR_FRACTION) of the heads in ``moved`` as the next entries of their logs."""
     log = state.log
     assert log is not None
-    here = ((torch.arange(state.mode.interval) == log.length[:, None]) & moved[:, None])[..., None]
+    here = ((torch.arange(log.keys.shape[1]) == log.length[:, None]) & moved[:, None])[..., None]
     whole = clamp(round_shift(d, formats.RECUR_FRACTION), formats.VECTOR_BITS)
     log.keys = torch.where(here, eight_bits(k, state.geometry, 0)[:, None], log.keys)
     log.values = torch.where(here, eight_bits(whole, state.geometry, formats.RECUR_FRACTION)[:, None], log.values)

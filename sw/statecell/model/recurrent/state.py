@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from statecell.model import quantise
-from statecell.model.recurrent.mode import Mode, RecurrentError, Rule, Storage
+from statecell.model.recurrent.mode import Mode, RecurrentError, Rounding, Rule, Scales, Storage
 from statecell.model.rows import Rows
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
@@ -17,6 +18,28 @@ ONE_FACTOR = 1 << (formats.FACTOR_BITS - 1)
 """A factor of 1.0."""
 ONE_DECAY = 1 << formats.DECAY_FRACTION
 """A decay or log weight of 1.0."""
+
+
+@dataclass(frozen=True)
+class Modes:
+    """The modes of H heads, and what the arithmetic asks of them as tensors [H]: bool, ``interval`` int64."""
+
+    each: tuple[Mode, ...]
+    wide: Tensor
+    blind: Tensor
+    fresh: Tensor
+    supplied: Tensor
+    stochastic: Tensor
+    rotate: Tensor
+    interval: Tensor
+
+    @staticmethod
+    def of(modes: Sequence[Mode]) -> Modes:
+        """wide: two planes; blind: the read-out sees the high plane only."""
+        flags = [[m.planes == 2 for m in modes], [m.storage == Storage.RESIDUAL for m in modes],
+                 [m.scales == Scales.FRESH for m in modes], [m.scales == Scales.SUPPLIED for m in modes],
+                 [m.rounding == Rounding.STOCHASTIC for m in modes], [m.rotate for m in modes]]
+        return Modes(tuple(modes), *(torch.tensor(f) for f in flags), torch.tensor([m.interval for m in modes]))
 
 
 @dataclass
@@ -40,6 +63,13 @@ class Log:
                    torch.full((heads, entries, width), ONE_DECAY, dtype=torch.int64),
                    torch.zeros(heads, dtype=torch.int64))
 
+    def clear(self, heads: Tensor) -> None:
+        """Forget the tokens of ``heads``, bool [H]."""
+        which = heads[:, None, None]
+        self.keys, self.values = self.keys.masked_fill(which, 0), self.values.masked_fill(which, 0)
+        self.weights = self.weights.masked_fill(which, ONE_DECAY)
+        self.length = self.length.masked_fill(heads, 0)
+
     @property
     def used(self) -> Tensor:
         """Entries in use, bool [H, C]."""
@@ -48,16 +78,17 @@ class Log:
 
 @dataclass
 class State:
-    """State of H heads of R value channels; a row is one channel's column of d codes. All int64.
+    """State of H heads of R value channels; a row is one channel's column of d codes. All int64 but the codes.
 
-    codes [H, R, groups, group]: 8-bit codes of two-plane rows, 4-bit codes of one-plane rows.
-    scales [H, R, groups]: scale bytes. An element is code * scale (/ 16 with two planes) * factor, in 2^shift value LSBs.
+    codes int32 [H, R, groups, group]: 8-bit codes, 16 high + low; the low plane of one-plane heads is 0 and not stored.
+    scales [H, R, groups]: scale bytes. An element is code / 16 * scale * factor, in 2^shift value LSBs.
     factor [H, 1 or d]: FACTOR_BITS, 1.0 to 2.0 after a write-back; one per lane where the decay is.
-    feedback [H]: alpha of Storage.RESIDUAL in sixteenths. shift [H]: state shift. noise [H]: LFSR.
-    skipped, rescaled [H]: tokens whose write was skipped (frozen), and groups of rows that took a new held scale.
+    feedback [H]: alpha of Storage.RESIDUAL in sixteenths. shift [H]: state shift. noise [H]: LFSR. log: None if every
+    head writes back at each token. skipped, rescaled [H]: tokens whose write was skipped because they were frozen, and
+    groups of rows that took a new scale where it is held.
     """
 
-    mode: Mode
+    modes: Modes
     rule: Rule
     geometry: Geometry
     codes: Tensor
@@ -81,42 +112,46 @@ class State:
         return self.codes.shape[1]
 
     @property
-    def rotation_gain(self) -> int:
-        """log2 of x.y over (Rx).(Ry): 0, or -1 where the rotation is not orthonormal."""
-        if not self.mode.rotate:
-            return 0
-        return 2 * self.geometry.rotate_shift - (self.geometry.head_dim.bit_length() - 1)
+    def rotation_gain(self) -> Tensor:
+        """log2 of x.y over (Rx).(Ry), int64 [H]: 0, or -1 where the head is rotated and the rotation not orthonormal."""
+        dim = self.geometry.head_dim.bit_length() - 1
+        return (2 * self.geometry.rotate_shift - dim) * self.modes.rotate.to(torch.int64)
 
-    def rows(self) -> Rows:
-        """Raw rows as the array holds them, [H, R or 2R, d]; two-plane rows low plane first."""
-        if self.mode.planes == 2:
-            return quantise.planes(self.codes, self.scales[..., None])
-        return Rows(self.codes.flatten(-2), self.scales, torch.full_like(self.scales, 8))
+    @property
+    def high(self) -> Tensor:
+        """The high plane's 4-bit codes."""
+        return (self.codes + 8) >> formats.CODE_BITS
+
+    def rows(self, head: int) -> Rows:
+        """Raw rows of one head as the array holds them, [R, d], or [2R, d] with two planes, low plane first."""
+        if self.modes.each[head].planes == 2:
+            return quantise.planes(self.codes[head].long(), self.scales[head][..., None])
+        return Rows(self.high[head].long().flatten(-2), self.scales[head], torch.full_like(self.scales[head], 8))
 
     def values(self) -> Tensor:
         """Elements in value LSBs, float64 [H, R, d], on the (rotated) key axis and without the log."""
-        rows = self.rows().dequantise()
-        if self.mode.planes == 2:
-            rows = rows[:, 0::2] + rows[:, 1::2]
-        factor = self.factor.double() / ONE_FACTOR
-        return rows * factor[:, None] * 2.0 ** self.shift.double()[:, None, None]
+        magnitude = self.scales & 127
+        mantissa = torch.where(self.scales >= 128, -1, 1) * (8 + (magnitude & 7))
+        power = (magnitude >> formats.SCALE_MANTISSA) - formats.SCALE_BIAS - formats.CODE_BITS + self.shift[:, None, None]
+        rows = self.codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]
+        return rows.flatten(-2) * (self.factor.double() / ONE_FACTOR)[:, None]
 
     def energy(self) -> Tensor:
         """Squared norm of the stored rows, int64 [H] below 2^57, in 2^-12 LSB^2 (shift and factor not applied).
 
         Sum over rows and groups of (sum of high-plane code^2) (8 + m)^2 << 2 e.
         """
-        code = self.codes if self.mode.planes == 1 else (self.codes + 8) >> formats.CODE_BITS
         magnitude = self.scales & 127
-        square = (code * code).sum(-1) * (8 + (magnitude & 7)) ** 2 << 2 * (magnitude >> 3)
+        square = (self.high.long() ** 2).sum(-1) * (8 + (magnitude & 7)) ** 2 << 2 * (magnitude >> formats.SCALE_MANTISSA)
         return square.sum((-1, -2))
 
 
-def new_state(mode: Mode, rule: Rule, geometry: Geometry, *, heads: int, channels: int, lane_decay: bool = False,
+def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, lane_decay: bool = False,
               feedback: Tensor | int = 13, shift: Tensor | int = 0, seed: Tensor | int = 1) -> State:
-    """An empty state. feedback (sixteenths), shift and seed (not 0): one for all heads, or [H]."""
-    if lane_decay and mode.rotate:
-        raise RecurrentError("a decay per lane cannot be rotated; use a mode with rotate=False")
+    """An empty state with one mode a head. feedback (sixteenths), shift and seed (not 0): one for all heads, or [H]."""
+    heads, d = len(modes), geometry.head_dim
+    if lane_decay and any(mode.rotate for mode in modes):
+        raise RecurrentError("a decay per lane cannot be rotated; use modes with rotate=False")
     limits = {"feedback": (0, 1 << formats.FEEDBACK_FRACTION), "shift": (0, formats.STATE_SHIFT_MAX),
               "seed": (1, (1 << formats.LFSR_BITS) - 1)}
     spread = {}
@@ -126,16 +161,16 @@ def new_state(mode: Mode, rule: Rule, geometry: Geometry, *, heads: int, channel
         if bool(((tensor < low) | (tensor > high)).any()):
             raise RecurrentError(f"{name} is {tensor.tolist()}; each must be {low} to {high}")
         spread[name] = tensor
-    if mode.storage != Storage.RESIDUAL:
-        spread["feedback"].fill_(1 << formats.FEEDBACK_FRACTION)
-    d, width = geometry.head_dim, geometry.head_dim if lane_decay else 1
-    zeros = {n: torch.zeros(heads, dtype=torch.int64) for n in ("skipped", "rescaled")}
-    log = Log.empty(heads, mode.interval, d, channels, width) if mode.interval > 1 else None
+    known = Modes.of(modes)
+    longest = max(mode.interval for mode in modes)
+    width = d if lane_decay else 1
     return State(
-        mode=mode, rule=rule, geometry=geometry,
-        codes=torch.zeros(heads, channels, geometry.groups, geometry.group, dtype=torch.int64),
+        modes=known, rule=rule, geometry=geometry,
+        codes=torch.zeros(heads, channels, geometry.groups, geometry.group, dtype=torch.int32),
         scales=torch.zeros(heads, channels, geometry.groups, dtype=torch.int64),
         factor=torch.full((heads, width), ONE_FACTOR, dtype=torch.int64),
-        feedback=spread["feedback"], shift=spread["shift"], noise=spread["seed"], log=log,
-        skipped=zeros["skipped"], rescaled=zeros["rescaled"],
+        feedback=torch.where(known.blind, spread["feedback"], 1 << formats.FEEDBACK_FRACTION),
+        shift=spread["shift"], noise=spread["seed"],
+        log=Log.empty(heads, longest, d, channels, width) if longest > 1 else None,
+        skipped=torch.zeros(heads, dtype=torch.int64), rescaled=torch.zeros(heads, dtype=torch.int64),
     )

@@ -11,7 +11,6 @@ from statecell.model import quantise
 from statecell.model.normalise import log2
 from statecell.model.recurrent import factor, noise
 from statecell.model.recurrent.bits import round_shift, scaled
-from statecell.model.recurrent.mode import Rounding, Scales
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
 
@@ -22,7 +21,7 @@ _RATIOS = torch.tensor([[round(2**12 * (8 + m) / (8 + n)) for n in range(8)] for
 
 @dataclass(frozen=True)
 class Update:
-    """Rows with the tokens added, before a new scale is chosen: ``lanes`` int64 [H, R, groups, group] in UPDATE_FRACTION;
+    """Rows with the tokens added, before a new scale is chosen: ``lanes`` int32 [H, R, groups, group] in UPDATE_FRACTION;
     ``mantissa`` (0..7) and ``exponent`` of the working scale and ``raised``, the octaves it lies above the stored one,
     [H, R, groups]; ``turned``: the scale is negative.
     """
@@ -39,17 +38,16 @@ def write_back(state: State, keys: Tensor, values: Tensor, moved: Tensor, *, sup
     """Add tokens to the rows of the heads in ``moved`` (bool [H]), normalise the factor and store.
 
     keys int64 [H, E, d]: 16-bit keys, weighted by the decays after them; values int64 [H, E, R] in RECUR_FRACTION.
-    supplied: scale bytes int64 [H, R, groups] of Scales.SUPPLIED. fresh: new scales whatever the mode.
+    supplied: scale bytes int64 [H, R, groups] of the heads with Scales.SUPPLIED. fresh: new scales whatever the mode.
     """
     after, octaves = factor.normalised(state.factor)
     codes, scale_bytes = quantise.wide_codes(factor.divided(keys, after[:, None]), state.geometry)
     update = add(state, codes, scale_bytes.squeeze(-1), values, octaves)
     scales, renewed = choose(state, update, supplied, fresh)
     words, register = noise.advance(state.noise, state.channels)
-    random = noise.lanes(words, state.geometry.head_dim) if state.mode.rounding == Rounding.STOCHASTIC else None
-    stored = requantise(state, update, scales, random)
+    stored = requantise(state, update, scales, words)
     rows = moved[:, None, None]
-    state.codes = torch.where(rows[..., None], stored, state.codes)
+    state.codes = stored if bool(moved.all()) else torch.where(rows[..., None], stored, state.codes)
     state.scales = torch.where(rows, scales, state.scales)
     state.factor = torch.where(moved[:, None], after, state.factor)
     state.noise = torch.where(moved, register, state.noise)
@@ -81,12 +79,18 @@ def add(state: State, codes: Tensor, scale_bytes: Tensor, values: Tensor, octave
     raised = (size - place - (formats.GAIN_BITS - 2)).clamp(min=0)
     right = (place + raised)[:, None] - key_exponent
     gain = torch.floor(scaled(gain, -right) + 0.5)  # exact: 45 bits
-    product = torch.einsum("hegl,herg->hrgl", codes.double(), gain).to(torch.int64)
-    added = round_shift(product, formats.GAIN_FRACTION)
+    product = torch.einsum("hegl,herg->hrgl", codes.double(), gain).to(torch.int32)  # 8 + 13 bits, 7 for the sum
+    lanes = state.codes << (formats.UPDATE_FRACTION - formats.CODE_BITS)
+    if bool(state.modes.blind.any()):
+        high = state.high
+        low = state.codes - (high << formats.CODE_BITS)
+        lanes = (high << formats.UPDATE_FRACTION) + low * state.feedback.to(torch.int32)[:, None, None, None]
     fall = (raised + down)[..., None]
     if octaves.shape[-1] > 1:
         fall = fall + octaves.unflatten(-1, codes.shape[-2:])[:, None]
-    lanes = (_codes(state) >> fall.clamp(max=formats.UPDATE_BITS)) + added
+    if bool(fall.any()):
+        lanes = lanes >> fall.clamp(max=formats.UPDATE_BITS).to(torch.int32)
+    lanes = lanes + round_shift(product, formats.GAIN_FRACTION)
     return Update(lanes, mantissa, exponent + raised, raised, turned)
 
 
@@ -98,51 +102,49 @@ def _alignment() -> int:
     return key + row - formats.UPDATE_FRACTION - formats.GAIN_FRACTION
 
 
-def _codes(state: State) -> Tensor:
-    """Stored codes in UPDATE_FRACTION; the residual of Storage.RESIDUAL enters with the head's alpha."""
-    if state.mode.planes == 1:
-        return state.codes << formats.UPDATE_FRACTION
-    high = (state.codes + 8) >> formats.CODE_BITS
-    low = state.codes - (high << formats.CODE_BITS)
-    return (high << formats.UPDATE_FRACTION) + low * state.feedback[:, None, None, None]
-
-
 def choose(state: State, update: Update, supplied: Tensor | None, fresh: bool) -> tuple[Tensor, Tensor]:
-    """(scale bytes to store, groups of rows that took a new held scale), both [H, R, groups]."""
-    if supplied is not None and not fresh:
-        return supplied, torch.zeros_like(update.turned)
-    high, low = update.lanes.amax(-1).clamp(min=0), (-update.lanes).amax(-1).clamp(min=0)
+    """(scale bytes to store, groups of rows that took a new scale where it is held), both [H, R, groups]."""
+    modes = state.modes
+    wide, renew = modes.wide[:, None, None], (modes.fresh | fresh)[:, None, None]
+    high = update.lanes.amax(-1).clamp(min=0).to(torch.int64)
+    low = -update.lanes.amin(-1).clamp(max=0).to(torch.int64)
     largest = torch.maximum(high, low)
-    clip = formats.HELD_CLIP if state.mode.scales == Scales.HELD and state.mode.planes == 1 else 0
-    # the least scale for largest * (8 + m), which counts 2^(e - 6 - UPDATE_FRACTION) each
+    # the least scale for largest * (8 + m), which counts 2^(exponent - SCALE_BIAS - UPDATE_FRACTION) each
     places = update.exponent - formats.SCALE_BIAS - formats.UPDATE_FRACTION
-    code = quantise.least_scale(largest * (8 + update.mantissa)) + (places << formats.SCALE_MANTISSA) - clip
+    code = quantise.least_scale(largest * (8 + update.mantissa)) + (places << formats.SCALE_MANTISSA)
+    code = code - torch.where(wide | renew, 0, formats.HELD_CLIP)
     new = code.clamp(0, formats.SCALE_MAGNITUDE_MAX) + 128 * ((high >= low) ^ update.turned).to(torch.int64)
-    if fresh or state.mode.scales == Scales.FRESH:
-        return new, torch.ones_like(update.turned)
-    top, bottom = ((formats.CODE_MAX, formats.CODE_MIN) if state.mode.planes == 1 else
-                   (formats.WIDE_MAX, formats.WIDE_MIN))
-    unit = 1 << (formats.UPDATE_FRACTION - (formats.CODE_BITS if state.mode.planes == 2 else 0))
-    fits = (high < top * unit + unit // 2) & (low <= -bottom * unit + unit // 2) & (update.raised == 0)
+    unit = torch.where(wide, 1 << (formats.UPDATE_FRACTION - formats.CODE_BITS), 1 << formats.UPDATE_FRACTION)
+    top = torch.where(wide, formats.WIDE_MAX, formats.CODE_MAX) * unit + unit // 2
+    bottom = torch.where(wide, -formats.WIDE_MIN, -formats.CODE_MIN) * unit + unit // 2
+    fits = (high < top) & (low <= bottom) & (update.raised == 0)
     small = (largest < formats.HELD_SHRINK << formats.UPDATE_FRACTION) & (update.exponent > 0)
-    keep = (fits & ~small) | (largest == 0)
+    keep = fits & (~small | (largest == 0)) & ~renew
     held = (update.exponent << formats.SCALE_MANTISSA) + update.mantissa + 128 * update.turned.to(torch.int64)
-    held = torch.where(update.exponent > _TOP_EXPONENT, new, held)
-    return torch.where(keep, held, new), ~keep
+    chosen = torch.where(keep, held, new)
+    given = modes.supplied[:, None, None] & (not fresh)
+    if supplied is not None:
+        chosen = torch.where(given, supplied, chosen)
+    return chosen, ~keep & ~renew & ~given
 
 
-def requantise(state: State, update: Update, scales: Tensor, random: Tensor | None) -> Tensor:
-    """Codes of the updated lanes at ``scales``; int64 [H, R, groups, group]. random: noise bytes [H, R, d], or nearest."""
+def requantise(state: State, update: Update, scales: Tensor, words: Tensor) -> Tensor:
+    """Codes of the updated lanes at ``scales``; int32 [H, R, groups, group]. words: noise registers int64 [H, R]."""
+    modes, geometry = state.modes, state.geometry
     ratio = _RATIOS[update.mantissa, scales & 7]
-    ratio = torch.where((scales >= 128) ^ update.turned, -ratio, ratio)
-    fraction = formats.CODE_BITS if state.mode.planes == 2 else 0
+    ratio = torch.where((scales >= 128) ^ update.turned, -ratio, ratio).to(torch.int32)
+    one_plane = torch.where(modes.wide, 0, formats.CODE_BITS).to(torch.int32)[:, None, None, None]
     apart = ((scales & 127) >> formats.SCALE_MANTISSA) - update.exponent
-    lanes = update.lanes * ratio[..., None]
-    right = (formats.RATIO_FRACTION + formats.UPDATE_FRACTION - fraction + apart.clamp(-15, 40))[..., None]
-    if random is None:
-        bias = 1 << (right - 1)
-    else:
-        spread = random.unflatten(-1, (state.geometry.groups, state.geometry.group))
-        bias = (spread << right) >> formats.NOISE_BITS
-    low, high = (formats.CODE_MIN, formats.CODE_MAX) if state.mode.planes == 1 else (formats.WIDE_MIN, formats.WIDE_MAX)
-    return ((lanes + bias) >> right).clamp(low, high)
+    nearest = formats.RATIO_FRACTION + formats.UPDATE_FRACTION - formats.CODE_BITS
+    # lanes * ratio has 27 bits: a right shift of 30 leaves nothing of it
+    right = (nearest + apart.clamp(1 - nearest, 30)).to(torch.int32)[..., None] + one_plane
+    right = right.clamp(max=30)
+    bias = 1 << (right - 1)
+    if bool(modes.stochastic.any()):
+        random = noise.lanes(words, geometry.head_dim).unflatten(-1, (geometry.groups, geometry.group))
+        spread = (random << right >> formats.NOISE_BITS).to(torch.int32)
+        bias = torch.where(modes.stochastic[:, None, None, None], spread, bias)
+    low = torch.where(modes.wide, formats.WIDE_MIN, formats.CODE_MIN).to(torch.int32)[:, None, None, None]
+    high = torch.where(modes.wide, formats.WIDE_MAX, formats.CODE_MAX).to(torch.int32)[:, None, None, None]
+    codes = (update.lanes * ratio[..., None] + bias) >> right
+    return torch.clamp(codes, low, high) << one_plane
