@@ -90,7 +90,10 @@ def store(x: list[int], group: int, kind: str) -> list[Row]:
 
 
 def query(x: list[int], bits: int) -> tuple[list[int], int, int, int]:
-    y = rotate(x)
+    return stationary(rotate(x), bits)
+
+
+def stationary(y: list[int], bits: int) -> tuple[list[int], int, int, int]:
     high, low = max(0, *y), max(0, *(-v for v in y))
     turned = high >= low
     scale = first_scale(max(high, low))

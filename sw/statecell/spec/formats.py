@@ -90,7 +90,7 @@ BETA_BITS, BETA_FRACTION = 16, 14
 """Write strength: unsigned, below 4.0."""
 RECUR_BITS, RECUR_FRACTION = 24, 6
 """Signed read-outs r and o and written values d: 6 fraction bits below the value LSB, saturating."""
-RECUR_PARTIAL_BITS, RECUR_GUARD = 32, 4
+RECUR_PARTIAL_BITS, RECUR_GUARD = 28, 4
 """One group's share of a read-out before the mantissa of the query: 4 more fraction bits, saturating."""
 MIX_BITS, MIX_FRACTION = 24, 16
 """Signed product q . k of two tokens, saturating."""
