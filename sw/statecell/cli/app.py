@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import statecell
-from statecell.cli import bench, cache, calibrate, doctor, evaluate, generate, info, models, report, texts
+from statecell.cli import bench, cache, calibrate, doctor, drift, evaluate, generate, info, models, report, texts
 from statecell.cli.output import err
 from statecell.errors import StatecellError
 from statecell.spec.geometry import GeometryError
@@ -57,6 +57,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(evaluate.app, name="eval")
 app.command("calibrate")(calibrate.calibrate)
 app.command("doctor")(doctor.doctor)
+app.command("drift")(drift.drift)
 app.command("info")(info.info)
 app.command("generate")(generate.generate)
 app.command("chat")(generate.chat)

@@ -206,7 +206,7 @@ class Head:
             high = code + 8 >> 4
             start = (high << 8) + (code - 16 * high) * self.feedback
             start >>= min(14, raised + down + (fall[i] if fall else 0))
-            x.append(start + half_up(sum(w * key[0][i] for w, key in zip(weights, keys, strict=True)), 8))
+            x.append(start + (sum(w * key[0][i] for w, key in zip(weights, keys, strict=True)) >> 8))
         exponent += raised
         new, new_sign = self.chosen(x, mantissa, exponent, raised, sign, given, fresh)
         ratio = round(Fraction(4096 * mantissa, 8 + new % 8)) * sign * new_sign

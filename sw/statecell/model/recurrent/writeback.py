@@ -10,7 +10,7 @@ from torch import Tensor
 from statecell.model import quantise
 from statecell.model.normalise import log2
 from statecell.model.recurrent import factor, noise
-from statecell.model.recurrent.bits import round_shift, scaled
+from statecell.model.recurrent.bits import scaled
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
 
@@ -90,7 +90,7 @@ def add(state: State, codes: Tensor, scale_bytes: Tensor, values: Tensor, octave
         fall = fall + octaves.unflatten(-1, codes.shape[-2:])[:, None]
     if bool(fall.any()):
         lanes = lanes >> fall.clamp(max=formats.UPDATE_BITS).to(torch.int32)
-    lanes = lanes + round_shift(product, formats.GAIN_FRACTION)
+    lanes = lanes + (product >> formats.GAIN_FRACTION)  # floor: the code is rounded once, and only then without bias
     return Update(lanes, mantissa, exponent + raised, raised, turned)
 
 

@@ -1,0 +1,66 @@
+"""`statecell drift`: how far a recurrent state strays in each storage mode, predicted and measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statecell.cli.output import Counting, JsonOption, out, print_json, print_rows
+
+_DECAYS = "0.9,0.97,0.99,0.999,0.9998"
+
+
+def drift(
+    tokens: Annotated[int, typer.Option("--tokens", "-n", help="Tokens, at least 256.")] = 4096,
+    family: Annotated[
+        str, typer.Option("--family", help="linear, retnet, gla, mamba2, rwkv, deltanet or gdn.")
+    ] = "gdn",
+    decays: Annotated[str, typer.Option("--decays", help="Decay of each head, with commas.")] = _DECAYS,
+    modes: Annotated[
+        str, typer.Option("--modes", help="Storage modes with commas, such as default,int8,naive-int8; all if empty.")
+    ] = "",
+    channels: Annotated[
+        int, typer.Option("--channels", min=1, help="Value channels of a head; they are independent rows.")
+    ] = 8,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the tokens.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Draw the errors to this path, as PNG and SVG.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the drift of recurrent states against float64, beside naive INT4 and INT8.
+
+    The tokens are synthetic. Every mode of the array runs in the bit-exact integer model.
+
+    Example: statecell drift --tokens 32768 --modes default,int8,naive-int8 -o drift --json
+    """
+    from statecell.bench import plots
+    from statecell.evaluate.drift import GEOMETRY, DriftError, summary
+    from statecell.evaluate.drift import drift as measure
+    from statecell.evaluate.sequences import DESCRIPTION
+
+    try:
+        wanted = [float(part) for part in decays.split(",")]
+    except ValueError:
+        raise DriftError(f"{decays!r} is not a list of decays such as {_DECAYS}.") from None
+    named = [name.strip() for name in modes.split(",") if name.strip()]
+    with Counting("drift, tokens") as step:
+        rows = measure(family, wanted, named, tokens=tokens, channels=channels, seed=seed, progress=step)
+    found, lines = [row.as_dict() for row in rows], [line.as_dict() for line in summary(rows)]
+    files = plots.drift(found, plot) if plot is not None else []
+    if as_json:
+        print_json({
+            "inputs": DESCRIPTION, "family": family, "tokens": tokens, "seed": seed, "head_dim": GEOMETRY.head_dim,
+            "channels": channels, "modes": lines, "heads": found, "files": [str(file) for file in files],
+        })
+        return
+    flat = [{key: value for key, value in row.items() if key != "read_error"}
+            | {f"error_to_{t}": error for t, error in row["read_error"].items()} for row in found]
+    print_rows(f"{family}, {tokens:,} tokens, by head", flat)
+    print_rows("all heads", [{key: value for key, value in line.items() if key != "read_error"}
+                             | {f"error_to_{t}": error for t, error in line["read_error"].items()} for line in lines])
+    out().print(f"inputs: {DESCRIPTION}")
+    for file in files:
+        out().print(str(file), soft_wrap=True)

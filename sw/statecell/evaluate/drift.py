@@ -1,0 +1,253 @@
+"""Drift of a stored recurrent state: predicted from the transition's spectral radius, and measured, for each storage mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence as Values
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statecell.errors import StatecellError
+from statecell.evaluate.sequences import synthetic
+from statecell.evaluate.tracks import ArrayTrack, NaiveTrack, Track
+from statecell.model.recurrent import reference
+from statecell.model.recurrent.families import FAMILIES
+from statecell.model.recurrent.host import Units
+from statecell.model.recurrent.mode import Mode, Rounding, Rule, Scales, Storage
+from statecell.model.recurrent.reference import Sequence
+from statecell.spec.geometry import config
+
+MODES: dict[str, Mode] = {
+    "int4-fresh": Mode(scales=Scales.FRESH, rotate=False),
+    "int4-fresh-stochastic": Mode(scales=Scales.FRESH, rounding=Rounding.STOCHASTIC, rotate=False),
+    "int4": Mode(),
+    "int4-stochastic": Mode(rounding=Rounding.STOCHASTIC),
+    "residual": Mode(storage=Storage.RESIDUAL),
+    "int8": Mode(storage=Storage.INT8),
+    "int4-log8": Mode(interval=8),
+    "int4-log32": Mode(interval=32),
+    "int8-log8": Mode(storage=Storage.INT8, interval=8),
+}
+"""Storage modes of the array by name."""
+NAIVE = {"naive-int4": 4, "naive-int8": 8}
+"""The controls: a float scale per column from its largest magnitude at every token, decay on the values, no rotation."""
+DEFAULT = "default"
+"""Two planes for the slow heads, one for the others, write-back every 8 tokens: put together from two other modes."""
+SLOW_DECAY = 0.9994
+"""Mean decay from which a head is stored in two planes by default."""
+_FAST, _SLOW = "int4-log8", "int8-log8"
+_SAMPLES, _ALIGN = 32, 32
+"""Write-backs whose error is measured, and a multiple of every interval, at which they start."""
+GEOMETRY = config("bench64")
+
+
+class DriftError(StatecellError):
+    """Arguments that no drift can be measured with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftRow:
+    """One head in one mode.
+
+    decay: geometric mean. spectral_radius: growth per token of an error in the state, 1 at most.
+    epsilon: error of one write-back over the state's norm. bound: epsilon (1 - rho^T) / (1 - rho^C), every error in the
+    same direction; for rho near 1 that is epsilon T / C. expected: the same for independent errors.
+    state_error: ||S - S_ref|| / ||S_ref|| at the end; inflation: ||S|| / ||S_ref||.
+    read_error: {t: RMS error of the read-outs of tokens t/2 to t over their RMS}. growth: last of them over the one at
+    an eighth of the tokens.
+    """
+
+    mode: str
+    head: int
+    decay: float
+    spectral_radius: float
+    bits_per_element: float
+    log_bits_per_element: float
+    epsilon: float
+    bound: float
+    expected: float
+    state_error: float
+    inflation: float
+    read_error: dict[int, float]
+    growth: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeSummary:
+    """All heads of a mode: bits averaged, errors as root mean square, ``growth`` of that, the largest inflation."""
+
+    mode: str
+    bits_per_element: float
+    log_bits_per_element: float
+    state_error: float
+    inflation: float
+    read_error: dict[int, float]
+    growth: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def drift(family: str = "gdn", decays: Values[float] = (0.9, 0.97, 0.99, 0.999, 0.9998), modes: Values[str] = (), *,
+          tokens: int = 4096, channels: int = 8, seed: int = 0,
+          progress: Callable[[int, int], None] | None = None) -> list[DriftRow]:
+    """Drift of each mode (all, if none are named) on ``sequences.synthetic`` tokens, keys of 64 lanes.
+
+    A head's value channels are independent rows, so ``channels`` of them stand for a head of any width. Raises DriftError.
+    """
+    names = list(modes) or [*NAIVE, *MODES, DEFAULT]
+    known = [*NAIVE, *MODES, DEFAULT]
+    if wrong := [name for name in names if name not in known]:
+        raise DriftError(f"There is no storage mode {wrong[0]!r}: use {', '.join(known)}.")
+    if family not in FAMILIES:
+        raise DriftError(f"There is no family {family!r}: use one of {', '.join(FAMILIES)}.")
+    if not decays or not all(0 < decay <= 1 for decay in decays):
+        raise DriftError(f"Decays are {', '.join(map(str, decays))}: each must be above 0 and at most 1.")
+    if tokens < 8 * _ALIGN:
+        raise DriftError(f"{tokens} tokens are too few to see a drift: give at least {8 * _ALIGN}.")
+    sequence, rule = synthetic(family, decays, tokens, dim=GEOMETRY.head_dim, channels=channels, seed=seed)
+    needed = [name for name in names if name != DEFAULT]
+    needed += [name for name in (_FAST, _SLOW) if DEFAULT in names and name not in needed]
+    steps = 2 * tokens
+    exact, peak, radius = _reference(sequence, rule, lambda t: progress(t, steps) if progress else None)
+    units = Units.fit(sequence, rule, peak)
+    tracks = _tracks(needed, sequence, rule, units, channels)
+    rows = _measure(sequence, rule, exact, radius, tracks, lambda t: progress(tokens + t, steps) if progress else None)
+    if DEFAULT in names:
+        for head in range(sequence.k.shape[1]):
+            rows.append(_default(rows, head))
+    return [row for name in names for row in rows if row.mode == name]
+
+
+def summary(rows: Values[DriftRow]) -> list[ModeSummary]:
+    """One line for each mode, in the order of the rows."""
+    lines = []
+    for name in dict.fromkeys(row.mode for row in rows):
+        mine = [row for row in rows if row.mode == name]
+        errors = {t: _rms([row.read_error[t] for row in mine]) for t in mine[0].read_error}
+        lines.append(ModeSummary(
+            mode=name, bits_per_element=sum(row.bits_per_element for row in mine) / len(mine),
+            log_bits_per_element=sum(row.log_bits_per_element for row in mine) / len(mine),
+            state_error=_rms([row.state_error for row in mine]), inflation=max(row.inflation for row in mine),
+            read_error=errors, growth=errors[max(errors)] / errors[min(errors)],
+        ))
+    return lines
+
+
+def _rms(values: Values[float]) -> float:
+    return (sum(value * value for value in values) / len(values)) ** 0.5
+
+
+def _reference(sequence: Sequence, rule: Rule, step: Callable[[int], None]) -> tuple[Tensor, Tensor, Tensor]:
+    """(o [T, H, R], largest state magnitude [H], spectral radius [H]).
+
+    The radius is the mean growth of random vectors under the product of the transitions g (I - beta k k^T), renormalised at
+    every token (power iteration); 1 at most.
+    """
+    length, heads, dim = sequence.k.shape
+    state = torch.zeros(heads, sequence.v.shape[-1], dim, dtype=torch.float64)
+    probe = torch.randn(heads, 4, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    probe /= probe.norm(dim=(1, 2), keepdim=True)
+    out, peak, logs = [], torch.zeros(heads, dtype=torch.float64), torch.zeros(heads, dtype=torch.float64)
+    for t in range(length):
+        token = sequence.token(t)
+        o, state = reference.step(state, token, rule)
+        out.append(o)
+        peak = torch.maximum(peak, state.abs().amax((1, 2)))
+        _, probe = reference.step(probe, _without_values(token, probe.shape[1]), rule)
+        size = probe.norm(dim=(1, 2), keepdim=True).clamp(min=1e-300)
+        probe, logs = probe / size, logs + size.flatten().log()
+        step(t + 1)
+    return torch.stack(out), peak, torch.exp(logs / length).clamp(max=1)
+
+
+def _without_values(token: Sequence, channels: int) -> Sequence:
+    """The token with ``channels`` values of 0: what is left of a step is the transition of the state."""
+    return replace(token, v=torch.zeros(token.v.shape[0], channels, dtype=torch.float64))
+
+
+def _tracks(names: list[str], sequence: Sequence, rule: Rule, units: Units, channels: int) -> list[Track]:
+    heads, lanes = sequence.k.shape[1], sequence.decay.shape[-1] > 1
+    rows = sequence.v.shape[-1]
+    tracks: list[Track] = [NaiveTrack(name, rule, NAIVE[name], heads, rows, sequence.k.shape[-1])
+                           for name in names if name in NAIVE]
+    chosen = {name: replace(MODES[name], rotate=MODES[name].rotate and not lanes) for name in names if name in MODES}
+    for interval in sorted({mode.interval for mode in chosen.values()}):
+        part = {name: mode for name, mode in chosen.items() if mode.interval == interval}
+        tracks.append(ArrayTrack(part, rule, GEOMETRY, units, heads, rows, lanes))
+    return tracks
+
+
+def _measure(sequence: Sequence, rule: Rule, exact: Tensor, radius: Tensor, tracks: list[Track],
+             step: Callable[[int], None]) -> list[DriftRow]:
+    length, heads, dim = sequence.k.shape
+    state = torch.zeros(heads, sequence.v.shape[-1], dim, dtype=torch.float64)
+    every = max(_ALIGN, length // _SAMPLES // _ALIGN * _ALIGN)
+    square = [torch.zeros(length, len(track.names), heads, dtype=torch.float64) for track in tracks]
+    sampled: list[list[Tensor]] = [[] for _ in tracks]
+    before: list[Tensor | None] = [None] * len(tracks)
+    for t in range(length):
+        token = sequence.token(t)
+        _, state = reference.step(state, token, rule)
+        for i, track in enumerate(tracks):
+            if t % every == 0 and t > 0:
+                before[i] = track.state()
+            square[i][t] = (track.step(token) - exact[t]).square().sum(-1)
+            old = before[i]
+            if old is not None:
+                old = before[i] = torch.stack([reference.step(one, token, rule)[1] for one in old])
+                if t % every == track.interval - 1:
+                    sampled[i].append(_norm(track.state() - old) / _norm(state))
+                    before[i] = None
+        step(t + 1)
+    rows = []
+    for i, track in enumerate(tracks):
+        final = track.state()
+        epsilon = torch.stack(sampled[i]).square().mean(0).sqrt()
+        bits = track.bits()
+        for m, name in enumerate(track.names):
+            for h in range(heads):
+                errors = _windows(square[i][:, m, h], exact[:, h].square().sum(-1))
+                decay = float(sequence.decay[:, h].double().log().mean().exp())
+                rho, eps = float(radius[h]), float(epsilon[m, h])
+                rows.append(DriftRow(
+                    mode=name, head=h, decay=decay, spectral_radius=rho, bits_per_element=bits[m][0],
+                    log_bits_per_element=bits[m][1], epsilon=eps,
+                    bound=eps * _series(rho, length, track.interval),
+                    expected=eps * _series(rho**2, length, track.interval) ** 0.5,
+                    state_error=float((_norm(final - state) / _norm(state))[m, h]),
+                    inflation=float((_norm(final) / _norm(state))[m, h]),
+                    read_error=errors, growth=errors[length] / errors[min(errors)],
+                ))
+    return rows
+
+
+def _series(ratio: float, length: int, interval: int) -> float:
+    """Sum of ratio^(interval n) over the write-backs of ``length`` tokens; their number where the ratio is 1."""
+    count = length // interval
+    step = ratio**interval
+    return float(count) if 1 - step < 1e-12 else (1 - step**count) / (1 - step)
+
+
+def _norm(state: Tensor) -> Tensor:
+    return state.norm(dim=(-2, -1)).clamp(min=1e-300)
+
+
+def _windows(square: Tensor, energy: Tensor) -> dict[int, float]:
+    """{t: RMS over tokens t/2 .. t} for the whole length, halved three times."""
+    length = len(square)
+    return {end: float((square[end // 2:end].sum() / energy[end // 2:end].sum()).sqrt())
+            for end in (length // 8, length // 4, length // 2, length)}
+
+
+def _default(rows: list[DriftRow], head: int) -> DriftRow:
+    """The default's row of a head: that of the mode which the head's decay chooses."""
+    mine = {row.mode: row for row in rows if row.head == head}
+    return replace(mine[_SLOW if mine[_SLOW].decay >= SLOW_DECAY else _FAST], mode=DEFAULT)
