@@ -14,7 +14,7 @@ from statecell.cli import app as application
 from statecell.cli import doctor
 
 Run = Callable[..., tuple[int, str, str]]
-COMMANDS = ("generate", "chat", "info", "bench", "eval", "models", "texts", "doctor", "cache", "report")
+COMMANDS = ("generate", "chat", "drift", "info", "bench", "eval", "models", "texts", "doctor", "cache", "report")
 
 
 def test_help_lists_every_command(run: Run) -> None:
@@ -27,7 +27,7 @@ def test_help_lists_every_command(run: Run) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("generate", "chat", "info", "bench attention", "bench model", "eval ppl", "eval agreement", "report"),
+        *("generate", "chat", "info", "bench attention", "bench model", "drift", "eval ppl", "eval agreement", "report"),
         *("models list", "models fetch", "texts list", "texts fetch", "cache show", "cache clear", "doctor"),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from statecell.cli.output import Counting, JsonOption, out, print_json, print_rows
 
+_HEAD = ("mode", "head", "decay", "spectral_radius", "epsilon", "bound", "expected", "state_error", "inflation")
+_MODE = ("mode", "bits_per_element", "log_bits_per_element", "state_error", "inflation")
 _DECAYS = "0.9,0.97,0.99,0.999,0.9998"
 
 
@@ -56,11 +58,14 @@ def drift(
             "channels": channels, "modes": lines, "heads": found, "files": [str(file) for file in files],
         })
         return
-    flat = [{key: value for key, value in row.items() if key != "read_error"}
-            | {f"error_to_{t}": error for t, error in row["read_error"].items()} for row in found]
-    print_rows(f"{family}, {tokens:,} tokens, by head", flat)
-    print_rows("all heads", [{key: value for key, value in line.items() if key != "read_error"}
-                             | {f"error_to_{t}": error for t, error in line["read_error"].items()} for line in lines])
+    print_rows(f"{family}, {tokens:,} tokens, by head", [_line(row, _HEAD) for row in found])
+    print_rows("all heads", [_line(row, _MODE) for row in lines])
     out().print(f"inputs: {DESCRIPTION}")
     for file in files:
         out().print(str(file), soft_wrap=True)
+
+
+def _line(row: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Some values of a row, the last error of its read-outs, and by what that grew."""
+    last = max(row["read_error"])
+    return {name: row[name] for name in names} | {"read_error": row["read_error"][last], "growth": row["growth"]}
