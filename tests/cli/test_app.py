@@ -104,6 +104,14 @@ def test_plug_ins_are_commands(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "plugged" in run("--help")[1]
 
 
+def test_a_missing_package_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint(name="plugged", value="no_such_package:app", group=application.COMMANDS_GROUP)
+    monkeypatch.setattr(application, "entry_points", lambda group: [point])
+    code, out, error = run("plugged")
+    assert (code, out) == (2, "")
+    assert "The Python package no_such_package is missing; run `make setup`" in error and error.count("\n") == 1
+
+
 def test_lists_and_cache(run: Run, cache: Path) -> None:
     models = json.loads(run("models", "list", "--json")[1])
     assert {row["name"]: row["fetched"] for row in models} == {"smollm2-135m": False, "glassllm": False}

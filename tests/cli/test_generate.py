@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from statecell.cli import output
+
 Run = Callable[..., tuple[int, str, str]]
 PROMPT = "the sea was grey"
 
@@ -26,6 +28,15 @@ def test_text_and_table(run: Run, model_folder: str, cache: str, device: str) ->
     for name in ("tokens/s", "time to first token", "bits per cached element", "float model ranks first"):
         assert name in out
     assert f"cache format {cache}, device {device}" in error
+
+
+def test_the_prompt_is_printed_when_the_bar_is_gone(
+    run: Run, model_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal the bar would clear it."""
+    monkeypatch.setattr(output.Counting, "__call__", lambda *_: print("[bar]", flush=True))
+    out = run("generate", PROMPT, "-m", model_folder, "-d", "model:tiny", "-n", "2")[1]
+    assert out.startswith(f"[bar]\n[bar]\n{PROMPT}")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_equality_refuses_what_the_text_or_the_context_cannot_give(run: Run, mod
     assert json.loads(run(*common, "--prompt-tokens", "4", "-n", "2", "--json")[1])["different"] == 0
 
 
+def test_calibration_is_refused_first_where_it_cannot_be_kept(
+    run: Run, model_folder: str, text: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statecell.runtime.calibration.calibrate", lambda *_, **__: pytest.fail("worked in vain"))
+    cache.write_text("")
+    code, out, error = run("calibrate", "-m", model_folder, "--text", text, "--tokens", "64")
+    assert (code, out) == (2, "") and f"({cache / 'calibrations'}): Not a directory" in error
+
+
 def test_agreement(run: Run, model_folder: str, text: str) -> None:
     result = json.loads(
         run(

@@ -88,6 +88,8 @@ def main() -> None:
         _refuse(_usage(error), error.exit_code)
     except (StatecellError, GeometryError) as error:
         _refuse(str(error), getattr(error, "exit_code", StatecellError.exit_code))
+    except ModuleNotFoundError as error:
+        _refuse(f"The Python package {error.name} is missing; run `make setup`, or install statecell with pip again.")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _refuse(f"A file or folder cannot be used{where}: {error.strerror or error}; give another one.")

@@ -50,9 +50,7 @@ def generate(
     with _session(model, device, cache) as session:
         session.checked(prompt, tokens, temperature, seed)
         _introduce(session)
-        if not as_json:
-            out().print(prompt, end="", markup=False, soft_wrap=True)
-        report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json)
+        report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json, before=prompt)
         if as_json:
             print_json({"prompt": prompt, **report.as_dict(), "calibration": session.calibration})
         else:
@@ -121,12 +119,24 @@ def _introduce(session: Session) -> None:
 
 
 def _answer(
-    session: Session, prompt: str | list[int], tokens: int, temperature: float, seed: int, *, quiet: bool
+    session: Session,
+    prompt: str | list[int],
+    tokens: int,
+    temperature: float,
+    seed: int,
+    *,
+    quiet: bool,
+    before: str = "",
 ) -> GenerationReport:
-    """Generate, with a progress bar while the prompt is processed and the text as it comes (unless `quiet`)."""
+    """Generate, with a progress bar while the prompt is processed, then (unless `quiet`) the text as it comes.
 
-    def show(text: str) -> None:
-        out().print(text, end="", markup=False, soft_wrap=True)
+    `before` is shown in front of the text, not earlier: the bar, when it goes, clears the line that it is on.
+    """
+    held = [before]
+
+    def show(*text: str) -> None:
+        out().print(*held, *text, sep="", end="", markup=False, soft_wrap=True)
+        held.clear()
 
     with Counting("reading the prompt, layers") as layers:
         report = session.generate(
@@ -138,7 +148,7 @@ def _answer(
             on_prefill=layers,
         )
     if not quiet:
-        out().print()
+        show("\n")
     return report
 
 
