@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,6 +77,10 @@ class TwinEngine:
         """Keep the first tokens in both."""
         self._device.truncate(slot, tokens)
         self._model.truncate(self._twins[slot], tokens)
+
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        """Whether the device has room."""
+        self._device.check_room(rows)
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Do the items in both and compare."""
