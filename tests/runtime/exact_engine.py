@@ -5,7 +5,7 @@ With it the glue alone is under test: whatever differs from sdpa beyond 16-bit r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,10 @@ class ExactEngine:
         assert tokens <= len(k)
         self.rows[slot] = (k[:tokens], v[:tokens])
         del self.wide[slot][tokens:]
+
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        if sum(len(k) for k, _ in self.rows.values()) + sum(rows.values()) > self.capacity:
+            raise ArrayFullError("the array is full", Status.FULL)
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         self.runs.append(len(items))

@@ -141,12 +141,23 @@ def test_a_full_array_leaves_the_cache_as_it_was() -> None:
     model, engine = small_model(), ExactEngine(HEAD_DIM, capacity=6 * 8)
     cache = attach(model, engine).new_cache()
     history = model.generate(prompt(5), max_new_tokens=3, cache=cache, do_sample=False)
+    runs = len(engine.runs)
     with pytest.raises(ArrayFullError, match="the array is full"):
         model(prompt(3), cache=cache)
+    assert len(engine.runs) == runs  # refused before the first layer took the room of the others
     assert cache.token_counts == [7] and {len(k) for k, _ in engine.rows.values()} == {7}
     answer = model.generate(history, max_new_tokens=1, cache=cache, do_sample=False)
     cache.close()
     assert torch.equal(answer, model.generate(history, max_new_tokens=1, do_sample=False))
+
+
+def test_a_first_prompt_that_is_too_long_gives_its_slots_back() -> None:
+    model, engine = small_model(), ExactEngine(HEAD_DIM, capacity=6 * 4)
+    cache = attach(model, engine).new_cache()
+    with pytest.raises(ArrayFullError):  # in the second layer: its slots are not open before
+        model(prompt(9), cache=cache)
+    assert not engine.rows and cache.sequences == 0
+    assert model(prompt(4), cache=cache).cache.token_counts == [4]
 
 
 class Unreliable(ExactEngine):
@@ -236,6 +247,24 @@ def test_a_session_goes_on_as_if_the_failed_call_had_not_been(folder: Path, devi
             return session.ids
 
     assert talk(True) == talk(False)
+
+
+@pytest.mark.parametrize("fail", [_nan, "too long", None])
+def test_a_failed_call_takes_no_room_in_the_array(folder: Path, fail: Any) -> None:
+    """After each kind of failure the slots of the device can be filled to their last row."""
+    with Session(str(folder), "sim:tiny", "int4") as session:
+        session.generate("the sea was grey", 1, stop_at_end=False, check=False)
+        if fail is _nan:
+            with failing(session.model.model.layers[1], _nan, NotFiniteError):
+                session.generate("it rained at night and it rained", 1)
+        elif fail:
+            with pytest.raises(ArrayFullError):
+                session.generate("it rained at night and the wind came from west at night", 1)
+        # 64 rows for 4 slots: 16 each, of which the first token takes two
+        session.generate("the sea was grey and it rained", 4, stop_at_end=False, check=False)
+        assert session._cache.token_counts == [15]
+        with pytest.raises(ArrayFullError):
+            session.generate("a", 1)
 
 
 class _Countdown:

@@ -146,7 +146,7 @@ class SlotCache(Cache):
 
     def reset(self) -> None:
         """Forget everything: the slots are freed and the cache is as new, a broken one too."""
-        self.state.engine.free(self.state.slots)
+        self.state.engine.free(list(self.state.slots))
         self.state.slots.clear()
         for layer in self._slot_layers():
             layer.reset()

@@ -82,7 +82,7 @@ def _run(layer: SlotLayer, query: torch.Tensor, plan: Plan, window: int | None, 
                 shift = int(shifts[i, head])
                 attends.append(Attend(slot=slot, q=q_int[i, head], start=start, end=end, shift=shift))
 
-    state.valid = plan.valid  # from here on the pass has changed the cache
+    state.commit(plan)
     if rows is not None:
         for b, keep in enumerate(plan.keep):
             if keep is not None:
@@ -109,7 +109,7 @@ def _appends(layer: SlotLayer, scales: LayerScales, k: Floats, v: Floats, plan: 
     items = []
     for i, b in enumerate(range(sequences.start, sequences.stop)):
         # The first token of a sequence draws attention from everywhere: in int4 it alone is stored in 8 bits.
-        wide_first = not all_wide and plan.stored(b) == 0
+        wide_first = not all_wide and plan.first_is_new(b)
         for head, slot in enumerate(layer.slots[b]):
             ks, vs = k_int[i, head], v_int[i, head]
             if wide_first:

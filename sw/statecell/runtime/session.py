@@ -12,7 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from statecell.runtime.attention import Attachment, attach, detach
 from statecell.runtime.cache import SlotCache
-from statecell.runtime.engines import OpenedEngine, open_engine
+from statecell.runtime.engines import OpenedEngine, check_address, open_engine
 from statecell.runtime.errors import NotFiniteError, UnsupportedError
 from statecell.runtime.half import HalfCache
 from statecell.runtime.report import GenerationReport
@@ -38,6 +38,9 @@ class Session:
     def __init__(self, model_name: str, device_url: str = "sim:", cache_format: str = "int4") -> None:
         if cache_format not in FORMATS:
             raise UnsupportedError(f"The cache format '{cache_format}' is not known: use one of {', '.join(FORMATS)}.")
+        on_host = cache_format in ("fp16", "float")
+        if not on_host:
+            check_address(device_url)  # loading the model may take long
         loaded = load_model(model_name)
         self.name = loaded.name
         self.model: PreTrainedModel = loaded.model
@@ -50,7 +53,7 @@ class Session:
         self._opened: OpenedEngine | None = None
         self._attachment: Attachment | None = None
         self._traffic: Traffic | None = None
-        if cache_format in ("fp16", "float"):
+        if on_host:
             layers = self.model.config.get_text_config(decoder=True).num_hidden_layers
             self._cache: Any = HalfCache(layers) if cache_format == "fp16" else DynamicCache()
         else:
@@ -187,6 +190,17 @@ class Session:
             saturated_elements=self._attachment.tally.saturated if self._attachment is not None else None,
         )
 
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """The token ids of a text. Raises UnsupportedError for one that UTF-8 cannot express."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # half a surrogate pair: Python's stand-in for a byte it cannot decode
+            raise UnsupportedError(
+                f"The text is not UTF-8 (at character {error.start}): give it in UTF-8, and check the locale."
+            ) from error
+        ids: list[int] = self.tokenizer(text, add_special_tokens=special_tokens)["input_ids"]
+        return ids
+
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:
         """Take the conversation back to where it is now if the block raises."""
@@ -207,7 +221,7 @@ class Session:
         self, prompt: str | Sequence[int], max_new_tokens: int, temperature: float = 0.0, seed: int = 0
     ) -> list[int]:
         """The token ids of a prompt that `generate` would take with these arguments. Raises UnsupportedError."""
-        ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
+        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not ids:
             raise UnsupportedError("The prompt has no tokens: give at least one word.")
         vocabulary = int(self.model.config.get_text_config(decoder=True).vocab_size)

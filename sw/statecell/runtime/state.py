@@ -49,7 +49,7 @@ class SlotState:
     counted: Tally = field(default_factory=Tally)
     valid: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
     ids: NDArray[np.int64] | None = None
-    slots: list[int] = field(default_factory=list)
+    slots: dict[int, int] = field(default_factory=dict)  # slot -> sequence of the batch
     plan: Plan | None = None
     fault: str | None = None
 
@@ -74,6 +74,20 @@ class SlotState:
             self.check()
             raise AssertionError("unreachable: a cache with a fault is refused")
         return plan
+
+    def commit(self, plan: Plan) -> None:
+        """Called by every layer before it changes its slots.
+
+        The first one raises ArrayFullError where the pass will not fit into the slots of some layer: were it found out
+        there, the pages that the layers before had taken would be missing afterwards.
+        """
+        if self.valid is plan.valid:
+            return
+        if not plan.drops:
+            wide = self.cache_format == "int8"
+            rows = [2 * new if wide else new + plan.first_is_new(b) for b, new in enumerate(plan.take.sum(axis=1))]
+            self.engine.check_room({slot: int(rows[b]) for slot, b in self.slots.items()})
+        self.valid = plan.valid
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Run items on the engine. Raises the engine's errors.

@@ -33,10 +33,10 @@ class Conversation:
                 f"The chat template of {self._session.name} changes earlier messages, which are stored already: "
                 "start a new conversation for each message."
             )
-        tokenizer, ids = self._session.tokenizer, self._session.ids
-        new: list[int] = tokenizer(text[len(told) :], add_special_tokens=False)["input_ids"]
+        ids = self._session.ids
+        new = self._session.encode(text[len(told) :], special_tokens=False)
         # The end token may stand in the conversation already, as the last one that the model generated.
-        return new[1:] if ids and new[0] == ids[-1] == tokenizer.eos_token_id else new
+        return new[1:] if ids and new[:1] == ids[-1:] == [self._session.tokenizer.eos_token_id] else new
 
     def answered(self, text: str) -> None:
         """Note the answer that was generated to the last message."""
