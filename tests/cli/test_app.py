@@ -27,7 +27,8 @@ def test_help_lists_every_command(run: Run) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("generate", "chat", "info", "bench attention", "bench model", "drift", "eval ppl", "eval agreement", "report"),
+        *("generate", "chat", "info", "bench attention", "bench model", "eval ppl", "eval agreement", "report"),
+        "drift",
         *("models list", "models fetch", "texts list", "texts fetch", "cache show", "cache clear", "doctor"),
     ],
 )

@@ -94,7 +94,7 @@ def test_every_family_runs(family: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"modes": ["int5"]}, "no storage mode 'int5': use naive-int4"), ({"family": "lstm"}, "no family 'lstm': use one of"),
+    [({"modes": ["int5"]}, "no storage mode 'int5': use naive-int4"), ({"family": "lstm"}, "no family 'lstm': use"),
      ({"decays": (0.9, 1.1)}, "must be above 0"), ({"decays": (float("nan"),)}, "must be above 0"),
      ({"tokens": 100}, "100 tokens are too few")],
 )

@@ -68,25 +68,26 @@ def cycles(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
 def drift(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
     """Error of the read-outs against the token for each storage mode, left of the slowest head and right of all heads.
 
-    Each row has mode, head, decay, log_bits_per_element, bits_per_element and read_error {token: error}. Returns the files
-    written.
+    Each row has mode, head, decay, bits_per_element and read_error {token: error}. Returns the files written.
     """
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(9.6, 4.4), layout="constrained")
         slow, every = figure.subplots(1, 2, sharey=True)
         slowest = max(rows, key=lambda row: row["decay"])
         names = list(dict.fromkeys(row["mode"] for row in rows))
+        lines: list[Any] = []
         for color, name in enumerate(names):
             mine = [row for row in rows if row["mode"] == name]
             tokens = [int(t) for t in mine[0]["read_error"]]
             style = "--" if name.startswith("naive") else "-"
-            line = {"color": f"C{color % 10}", "linestyle": style, "marker": "os^v"[color // 3 % 4], "markersize": 4}
+            mark = "os^v"[color // 3 % 4]
+            line: Any = {"color": f"C{color % 10}", "linestyle": style, "marker": mark, "markersize": 4}
             head = next(row for row in mine if row["head"] == slowest["head"])
             slow.plot(tokens, list(head["read_error"].values()), **line)
             errors = zip(*(row["read_error"].values() for row in mine), strict=True)
             bits = sum(row["bits_per_element"] for row in mine) / len(mine)
             rms = [(sum(e * e for e in column) / len(mine)) ** 0.5 for column in errors]
-            every.plot(tokens, rms, label=f"{name}, {bits:.3g} bits", **line)
+            lines += every.plot(tokens, rms, label=f"{name}, {bits:.3g} bits", **line)
         slow.set_title(f"slowest head, decay {slowest['decay']:.5g}", fontsize=10)
         every.set_title("all heads, root mean square", fontsize=10)
         for axes in (slow, every):
@@ -94,7 +95,7 @@ def drift(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
             axes.set_yscale("log")
             axes.set_xlabel("token")
         slow.set_ylabel("relative error of the read-outs")
-        figure.legend(frameon=False, loc="outside right")
+        figure.legend(handles=lines, frameon=False, loc="outside right upper")
         return _save(figure, path)
 
 

@@ -1,8 +1,10 @@
-"""Drift of a stored recurrent state: predicted from the transition's spectral radius, and measured, for each storage mode."""
+"""Drift of a stored recurrent state in each storage mode: predicted from the transition, and measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as Values
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Values
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -32,7 +34,7 @@ MODES: dict[str, Mode] = {
 }
 """Storage modes of the array by name."""
 NAIVE = {"naive-int4": 4, "naive-int8": 8}
-"""The controls: a float scale per column from its largest magnitude at every token, decay on the values, no rotation."""
+"""The controls: a float scale per column from its largest magnitude at every token, decays on the values."""
 DEFAULT = "default"
 """Two planes for the slow heads, one for the others, write-back every 8 tokens: put together from two other modes."""
 SLOW_DECAY = 0.9994
@@ -100,7 +102,8 @@ def drift(family: str = "gdn", decays: Values[float] = (0.9, 0.97, 0.99, 0.999, 
           progress: Callable[[int, int], None] | None = None) -> list[DriftRow]:
     """Drift of each mode (all, if none are named) on ``sequences.synthetic`` tokens, keys of 64 lanes.
 
-    A head's value channels are independent rows, so ``channels`` of them stand for a head of any width. Raises DriftError.
+    A head's value channels are independent rows, so ``channels`` of them stand for a head of any width. ``progress``
+    gets (steps done, steps in all). Raises DriftError.
     """
     names = list(modes) or [*NAIVE, *MODES, DEFAULT]
     known = [*NAIVE, *MODES, DEFAULT]
@@ -142,14 +145,14 @@ def summary(rows: Values[DriftRow]) -> list[ModeSummary]:
 
 
 def _rms(values: Values[float]) -> float:
-    return (sum(value * value for value in values) / len(values)) ** 0.5
+    return math.sqrt(sum(value * value for value in values) / len(values))
 
 
 def _reference(sequence: Sequence, rule: Rule, step: Callable[[int], None]) -> tuple[Tensor, Tensor, Tensor]:
     """(o [T, H, R], largest state magnitude [H], spectral radius [H]).
 
-    The radius is the mean growth of random vectors under the product of the transitions g (I - beta k k^T), renormalised at
-    every token (power iteration); 1 at most.
+    The radius is the mean growth of random vectors under the product of the transitions g (I - beta k k^T), with their
+    norm restored at every token (power iteration); 1 at most.
     """
     length, heads, dim = sequence.k.shape
     state = torch.zeros(heads, sequence.v.shape[-1], dim, dtype=torch.float64)
@@ -237,7 +240,8 @@ def _series(ratio: float, length: int, interval: int) -> float:
 
 
 def _norm(state: Tensor) -> Tensor:
-    return state.norm(dim=(-2, -1)).clamp(min=1e-300)
+    size: Tensor = torch.linalg.vector_norm(state, dim=(-2, -1))
+    return size.clamp(min=1e-300)
 
 
 def _windows(square: Tensor, energy: Tensor) -> dict[int, float]:

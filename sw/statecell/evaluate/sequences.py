@@ -11,8 +11,8 @@ from statecell.model.recurrent import families
 from statecell.model.recurrent.mode import Rule
 from statecell.model.recurrent.reference import Sequence
 
-DESCRIPTION = ("seeded synthetic tokens: 256 words with Zipf frequencies, keys, queries and values fixed projections of "
-               "the word plus noise, each decay an exponential around the head's")
+DESCRIPTION = ("seeded synthetic tokens: 256 words with Zipf frequencies, keys, queries and values fixed projections "
+               "of the word plus noise, each decay an exponential around the head's")
 _WORDS, _WIDTH, _NOISE = 256, 48, 0.5
 
 
@@ -20,8 +20,8 @@ def synthetic(family: str, decays: Values[float], tokens: int, *, dim: int, chan
               seed: int) -> tuple[Sequence, Rule]:
     """One head per decay: (tokens [T, H, ...], rule) of a family of ``families.FAMILIES``.
 
-    A query asks for a word drawn like the keys' words, so that a read-out retrieves what that word's key has stored. The
-    families without decay take the list's length only.
+    A query asks for a word drawn like the keys' words, so that a read-out retrieves what that word's key has stored. Of
+    the decays, the families without one take the number only.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -106,7 +106,7 @@ SCALE_RATIOS = tuple(tuple(round((1 << RATIO_FRACTION) * (8 + m) / (8 + n)) for 
 FEEDBACK_FRACTION = 4
 """Fraction bits of the error-feedback strength alpha, 0 to 16 sixteenths."""
 HELD_CLIP = 1
-"""Steps of the scale code (7 to 12 % each) that a new held scale of a one-plane row lies below the one that clips nothing."""
+"""Scale codes (7 to 12 % each) by which a one-plane row's new held scale lies below the one that clips nothing."""
 HELD_SHRINK = 2
 """A held scale is taken anew when the row's largest magnitude is below this many 4-bit codes."""
 LOG_MAX = 128

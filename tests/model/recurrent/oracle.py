@@ -187,8 +187,8 @@ class Head:
                     range(lanes.start, lanes.stop))
             self.noise = lfsr(self.noise, 32)
 
-    def group_written(self, codes: list[int], scale: int, keys: list[tuple[list[int], int, int, int]], values: list[int],
-                      octaves: int, fall: list[int], given: int | None, fresh: bool,
+    def group_written(self, codes: list[int], scale: int, keys: list[tuple[list[int], int, int, int]],
+                      values: list[int], octaves: int, fall: list[int], given: int | None, fresh: bool,
                       lanes: range) -> tuple[list[int], int]:
         one_plane = self.storage == "int4"
         mantissa, sign = 8 + scale % 8, -1 if scale & 128 else 1

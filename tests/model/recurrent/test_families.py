@@ -31,7 +31,7 @@ def random(*shape: int, seed: int) -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
+    return torch.nn.functional.normalize(x, dim=-1)
 
 
 Q, K, V = random(T, H, D, seed=1), random(T, H, D, seed=2), random(T, H, R, seed=3)
@@ -63,7 +63,8 @@ def test_gated_deltanet(theirs: Any) -> None:
 
 def test_deltanet_is_the_ungated_rule() -> None:
     o, _ = run(families.DeltaNet, unit(Q) / D**0.5, unit(K), V, BETA)
-    expected, _ = torch_recurrent_gated_delta_rule(unit(Q)[None], unit(K)[None], V[None], torch.zeros(1, T, H), BETA[None])
+    expected, _ = torch_recurrent_gated_delta_rule(unit(Q)[None], unit(K)[None], V[None], torch.zeros(1, T, H),
+                                                   BETA[None])
     assert close(o, expected[0])
 
 
@@ -113,7 +114,8 @@ def test_retnet_is_lightning_attention() -> None:
                            layer_types=["linear_attention"] * 2)
     layer = MiniMaxLightningAttention(config, 1).double()
     vectors = torch.cat([Q, K, K.flip(0)], -1)
-    layer.qkv_proj = layer.act_fn = layer.norm = layer.out_proj = torch.nn.Identity()
+    for name in ("qkv_proj", "act_fn", "norm", "out_proj"):
+        setattr(layer, name, torch.nn.Identity())
     layer.output_gate = torch.nn.Linear(3 * H * D, H * D, dtype=torch.float64)
     torch.nn.init.zeros_(layer.output_gate.weight)
     torch.nn.init.constant_(layer.output_gate.bias, 40)  # sigmoid(40) is 1

@@ -1,4 +1,4 @@
-"""Integer model with two planes against the float64 reference, for every family, within the bounds of docs/numerics.md."""
+"""Integer model with two planes against the float64 reference, every family, within the bounds of docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from statecell.model import rotate
-from statecell.model.recurrent import families, integer, reference
+from statecell.model.recurrent import factor, families, integer, reference
 from statecell.model.recurrent.host import Units
 from statecell.model.recurrent.mode import Mode, RecurrentError, Rule, Storage
 from statecell.model.recurrent.reference import Sequence
@@ -31,7 +31,8 @@ def example(family: str, d: int, seed: int = 1) -> tuple[Sequence, Rule]:
         "linear": families.LinearAttention.tokens(q.exp(), k.exp(), v),
         "retnet": families.RetNet.tokens(q, k, v, 1 - 2.0 ** -torch.arange(4.0, 4 + H, dtype=torch.float64)),
         "gla": families.GatedLinearAttention.tokens(q, k, v, channel),
-        "mamba2": families.Mamba2.tokens(q, k, v, torch.nn.functional.softplus(gates[..., 0] - 1), -gates[0, :, 1].exp()),
+        "mamba2": families.Mamba2.tokens(q, k, v, torch.nn.functional.softplus(gates[..., 0] - 1),
+                                         -gates[0, :, 1].exp()),
         "rwkv": families.Rwkv.tokens(q, k, v, channel, lanes[0]),
         "deltanet": families.DeltaNet.tokens(unit_q, unit_k, v, beta),
         "gdn": families.GatedDeltaNet.tokens(unit_q, unit_k, v, gate, beta),
@@ -101,7 +102,7 @@ def test_formats_are_ordered() -> None:
 MUTANTS: dict[str, Any] = {
     "no delta rule": lambda m: m.setattr(families.GatedDeltaNet, "rule", Rule()),
     "rotation without its gain": lambda m: m.setattr(State, "rotation_gain", property(lambda s: s.shift * 0 + 1)),
-    "keys not divided by the factor": lambda m: m.setattr(integer.factor, "divided", lambda x, f: x),
+    "keys not divided by the factor": lambda m: m.setattr(factor, "divided", lambda x, f: x),
 }
 
 

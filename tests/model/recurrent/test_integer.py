@@ -40,7 +40,8 @@ def token(generator: torch.Generator, state: State, t: int) -> Token:
     whole = [x.round().clamp(-32767, 32767).long() for x in (q, k, b, v)]
     fixed = (decay * ONE_DECAY).round().long().clamp(min=1), (beta * (1 << formats.BETA_FRACTION)).round().long()
     still = torch.rand(h, generator=generator) < 0.15
-    return Token(*whole, torch.where(still[:, None], ONE_DECAY, fixed[0]), torch.where(still, 0, fixed[1]))
+    q, k, b, v = whole
+    return Token(q, k, b, v, torch.where(still[:, None], ONE_DECAY, fixed[0]), torch.where(still, 0, fixed[1]))
 
 
 def supplied(generator: torch.Generator, state: State) -> torch.Tensor:
@@ -79,7 +80,7 @@ def compare(geometry: Geometry, rule: Rule, lane_decay: bool, steps: int, seed: 
         one, scales = token(generator, state, t), supplied(generator, state)
         o = integer.step(state, one, scales=scales)
         for h, head in enumerate(plain):
-            expected = head.step(*(getattr(one, n)[h].tolist() for n in ("q", "k", "b", "v", "decay", "beta")),
+            expected = head.step(**{name: value[h].tolist() for name, value in vars(one).items()},
                                  supplied=scales[h].tolist())
             assert o[h].tolist() == expected, f"token {t}, head {h}, {each[h]}"
         commits, fresh = integer.due(state), t == steps // 2

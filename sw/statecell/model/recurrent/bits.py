@@ -15,10 +15,10 @@ def clamp(value: Tensor, bits: int) -> Tensor:
 
 
 def round_shift(value: Tensor, right: Tensor | int) -> Tensor:
-    """value / 2^right, rounded half up; int64, right >= 1."""
+    """Quotient value / 2^right, rounded half up; int64, right >= 1."""
     return (value + (1 << (right - 1))) >> right
 
 
 def scaled(value: Tensor, left: Tensor) -> Tensor:
-    """value * 2^left in float64, exact for integers below 2^53; left int64 within +-128 (powers from a table)."""
+    """Product value * 2^left in float64, exact for integers below 2^53; left int64 within +-128, from a table."""
     return value.double() * _POWERS[left + _LIMIT]

@@ -1,4 +1,4 @@
-"""The factor that collects a head's decays, so that a decay never touches the codes. Formulas: docs/numerics.md, 8.2."""
+"""The factor that collects a head's decays, which never touch the codes. Formulas: docs/numerics.md, 8.2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INDEX = formats.FACTOR_BITS - 1 - 16
 
 
 def decayed(value: Tensor, decay: Tensor) -> Tensor:
-    """value * decay, rounded, at least 1: a factor or a log weight never becomes 0; int64."""
+    """Product value * decay, rounded, at least 1: a factor or a log weight never becomes 0; int64."""
     return round_shift(value * decay, formats.DECAY_FRACTION).clamp(min=1)
 
 
@@ -25,18 +25,18 @@ def normalised(factor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def times_half(vector: Tensor, factor: Tensor) -> Tensor:
-    """vector * factor / 2, rounded: 16-bit vectors stay 16-bit; int64 [H, d] with factor [H, 1 or d]."""
+    """Product vector * factor / 2, rounded: 16-bit vectors stay 16-bit; int64 [H, d] with factor [H, 1 or d]."""
     return round_shift(vector * factor, formats.FACTOR_BITS)
 
 
 def divided(vector: Tensor, factor: Tensor) -> Tensor:
-    """vector / factor for normalised factors, by the reciprocal table, rounded; int64, 16-bit vectors stay 16-bit."""
+    """Quotient vector / factor, factors 1.0 to 2.0, by the reciprocal table, rounded; 16-bit vectors stay 16-bit."""
     inverse = reciprocal((factor >> _INDEX) & 0xFFFF)
     return round_shift(vector * inverse, formats.INVERSE_BITS)
 
 
 def weighted(vector: Tensor, weight: Tensor) -> Tensor:
-    """vector * weight (a decay), rounded; int64."""
+    """Product vector * weight (a decay), rounded; int64."""
     return round_shift(vector * weight, formats.DECAY_FRACTION)
 
 

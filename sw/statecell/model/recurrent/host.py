@@ -19,10 +19,10 @@ _ROOM = 4
 
 @dataclass(frozen=True)
 class Units:
-    """Real value of one unit for each head, float64 [H]: ``q`` and ``k`` of 1.0 in KEY_FRACTION, ``v`` of the value LSB.
+    """Real value of one unit of each head, float64 [H]: ``q`` and ``k`` of 1.0 in KEY_FRACTION, ``v`` of the value LSB.
 
     ``shift`` int64 [H]: state shift. Keys are divided by ``k``; the delta rule's r stays what it is if the state is
-    multiplied by ``k`` and beta by its square, so the outputs are ``o q v / k``; without the delta rule they are ``o q v k``.
+    multiplied by ``k`` and beta by its square, so the outputs are ``o q v / k``; without the delta rule ``o q v k``.
     """
 
     rule: Rule
@@ -67,7 +67,7 @@ class Units:
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """Power of two [H] by which vectors [T, H, d] are divided to stay below 2.0 after any rotation (gain up to sqrt 2)."""
+    """Power of two [H] that divides vectors [T, H, d] so that any rotation (gain up to sqrt 2) leaves them below 2."""
     norm = vectors.double().norm(dim=-1).amax(0).clamp(min=_TINY)
     return torch.exp2(torch.ceil(torch.log2(norm * (2**0.5 / 1.99))))
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from statecell.model import rotate
 from statecell.model.recurrent import factor, log
-from statecell.model.recurrent.mode import RecurrentError
 from statecell.model.recurrent.bits import clamp, round_shift
+from statecell.model.recurrent.mode import RecurrentError
 from statecell.model.recurrent.readout import read
 from statecell.model.recurrent.state import State
 from statecell.model.recurrent.writeback import write_back
@@ -35,7 +35,7 @@ def check(state: State, token: Token) -> None:
     """Raise RecurrentError, before anything has changed, if the token does not fit the state."""
     h, r, d = state.heads, state.channels, state.geometry.head_dim
     shapes = {"q": (h, d), "k": (h, d), "b": (h, d), "v": (h, r), "decay": tuple(state.factor.shape), "beta": (h,)}
-    limits = {name: (-formats.VECTOR_MAX, formats.VECTOR_MAX) for name in ("q", "k", "b", "v")}
+    limits = dict.fromkeys(("q", "k", "b", "v"), (-formats.VECTOR_MAX, formats.VECTOR_MAX))
     limits |= {"decay": (1, 1 << formats.DECAY_FRACTION), "beta": (0, (1 << formats.BETA_BITS) - 1)}
     for name, shape in shapes.items():
         value = getattr(token, name)
@@ -49,8 +49,8 @@ def check(state: State, token: Token) -> None:
 def step(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
     """Take one token into the state; returns o int64 [H, R], RECUR_BITS with RECUR_FRACTION.
 
-    Rows of heads with an interval of 1 are written back; other heads log the token, and RecurrentError is raised if a log
-    is full. scales: scale bytes int64 [H, R, groups] for the heads with Scales.SUPPLIED whose rows are written.
+    Rows of heads with an interval of 1 are written back; other heads log the token, and RecurrentError is raised if a
+    log is full. scales: scale bytes int64 [H, R, groups] for the heads with Scales.SUPPLIED whose rows are written.
     """
     check(state, token)
     at_once = state.modes.interval == 1

@@ -1,4 +1,4 @@
-"""The log: tokens between two write-backs, as 8-bit rows, and their exact share of the read-out. docs/numerics.md, 8.6."""
+"""The log: tokens between two write-backs as 8-bit rows, their share of the read-out. docs/numerics.md, 8.6."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def append(state: State, k: Tensor, d: Tensor, moved: Tensor) -> None:
 
 
 def eight_bits(y: Tensor, geometry: Geometry, fraction: int) -> Tensor:
-    """Vectors int64 [H, n] as two-plane rows give them back, with ``fraction`` bits, rounded; a short group is filled up."""
+    """Vectors int64 [H, n] as two-plane rows give them back, with ``fraction`` bits; a short group is filled up."""
     fill = -y.shape[-1] % geometry.group
     codes, scales = quantise.wide_codes(torch.nn.functional.pad(y, (0, fill)), geometry)
     magnitude = scales & 127

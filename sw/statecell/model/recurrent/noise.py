@@ -21,7 +21,7 @@ def shifted(state: int, count: int) -> int:
 
 @cache
 def _tables(rows: int) -> Tensor:
-    """[rows + 1, 4, 256]: what byte b of the register becomes after LFSR_LEAP shifts per row; the register is linear."""
+    """[rows + 1, 4, 256]: what byte b of the register becomes after LFSR_LEAP shifts a row; the register is linear."""
     bits = torch.zeros(rows + 1, formats.LFSR_BITS, dtype=torch.int64)
     for bit in range(formats.LFSR_BITS):
         state = 1 << bit

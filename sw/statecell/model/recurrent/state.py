@@ -39,7 +39,9 @@ class Modes:
         flags = [[m.planes == 2 for m in modes], [m.storage == Storage.RESIDUAL for m in modes],
                  [m.scales == Scales.FRESH for m in modes], [m.scales == Scales.SUPPLIED for m in modes],
                  [m.rounding == Rounding.STOCHASTIC for m in modes], [m.rotate for m in modes]]
-        return Modes(tuple(modes), *(torch.tensor(f) for f in flags), torch.tensor([m.interval for m in modes]))
+        wide, blind, fresh, supplied, stochastic, rotate = (torch.tensor(f) for f in flags)
+        interval = torch.tensor([m.interval for m in modes])
+        return Modes(tuple(modes), wide, blind, fresh, supplied, stochastic, rotate, interval)
 
 
 @dataclass
@@ -113,7 +115,7 @@ class State:
 
     @property
     def rotation_gain(self) -> Tensor:
-        """log2 of x.y over (Rx).(Ry), int64 [H]: 0, or -1 where the head is rotated and the rotation not orthonormal."""
+        """log2 of x.y over (Rx).(Ry), int64 [H]: -1 where the head is rotated by a matrix not orthonormal, else 0."""
         dim = self.geometry.head_dim.bit_length() - 1
         return (2 * self.geometry.rotate_shift - dim) * self.modes.rotate.to(torch.int64)
 
@@ -132,7 +134,8 @@ class State:
         """Elements in value LSBs, float64 [H, R, d], on the (rotated) key axis and without the log."""
         magnitude = self.scales & 127
         mantissa = torch.where(self.scales >= 128, -1, 1) * (8 + (magnitude & 7))
-        power = (magnitude >> formats.SCALE_MANTISSA) - formats.SCALE_BIAS - formats.CODE_BITS + self.shift[:, None, None]
+        power = (magnitude >> formats.SCALE_MANTISSA) + self.shift[:, None, None]
+        power = power - formats.SCALE_BIAS - formats.CODE_BITS
         rows = self.codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]
         return rows.flatten(-2) * (self.factor.double() / ONE_FACTOR)[:, None]
 
@@ -142,8 +145,8 @@ class State:
         Sum over rows and groups of (sum of high-plane code^2) (8 + m)^2 << 2 e.
         """
         magnitude = self.scales & 127
-        square = (self.high.long() ** 2).sum(-1) * (8 + (magnitude & 7)) ** 2 << 2 * (magnitude >> formats.SCALE_MANTISSA)
-        return square.sum((-1, -2))
+        square = (self.high.long() ** 2).sum(-1) * (8 + (magnitude & 7)) ** 2
+        return (square << 2 * (magnitude >> formats.SCALE_MANTISSA)).sum((-1, -2))
 
 
 def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, lane_decay: bool = False,

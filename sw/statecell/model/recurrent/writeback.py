@@ -21,9 +21,10 @@ _RATIOS = torch.tensor([[round(2**12 * (8 + m) / (8 + n)) for n in range(8)] for
 
 @dataclass(frozen=True)
 class Update:
-    """Rows with the tokens added, before a new scale is chosen: ``lanes`` int32 [H, R, groups, group] in UPDATE_FRACTION;
-    ``mantissa`` (0..7) and ``exponent`` of the working scale and ``raised``, the octaves it lies above the stored one,
-    [H, R, groups]; ``turned``: the scale is negative.
+    """Rows with the tokens added, before a new scale is chosen.
+
+    ``lanes`` int32 [H, R, groups, group] in UPDATE_FRACTION; ``mantissa`` (0..7) and ``exponent`` of the working scale
+    and ``raised``, the octaves it lies above the stored one, [H, R, groups]; ``turned``: the scale is negative.
     """
 
     lanes: Tensor
@@ -96,7 +97,7 @@ def add(state: State, codes: Tensor, scale_bytes: Tensor, values: Tensor, octave
 
 def _alignment() -> int:
     """Right shift of a gain at exponents 0 and shift 0: what the formats' fraction bits add up to."""
-    # key code (bias + 4) and key, value, reciprocal, less the row scale's bias, less the lane's and the gain's fractions
+    # fractions of key code and key, of value and reciprocal, less the row scale's, the lane's and the gain's
     key = formats.SCALE_BIAS + formats.CODE_BITS + formats.KEY_FRACTION
     row = formats.RECUR_FRACTION + formats.RECIPROCAL_BITS - formats.SCALE_BIAS
     return key + row - formats.UPDATE_FRACTION - formats.GAIN_FRACTION
