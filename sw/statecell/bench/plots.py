@@ -19,6 +19,9 @@ _SETTINGS: Any = {
     "axes.spines.right": False,
 }
 
+_LOST = 10.0
+"""Relative error from which a state is lost, however far it goes: the top of the plot of drift."""
+
 
 def perplexity(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
     """Increase of perplexity over float attention against stored bits per element; `path` without extension.
@@ -75,24 +78,27 @@ def drift(rows: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
         slow, every = figure.subplots(1, 2, sharey=True)
         slowest = max(rows, key=lambda row: row["decay"])
         names = list(dict.fromkeys(row["mode"] for row in rows))
+        least = min(error for row in rows for error in row["read_error"].values())
         lines: list[Any] = []
         for color, name in enumerate(names):
             mine = [row for row in rows if row["mode"] == name]
             tokens = [int(t) for t in mine[0]["read_error"]]
             style = "--" if name.startswith("naive") else "-"
             mark = "os^v"[color // 3 % 4]
-            line: Any = {"color": f"C{color % 10}", "linestyle": style, "marker": mark, "markersize": 4}
+            line: Any = {"color": mpl.colormaps["tab20"](color), "linestyle": style, "marker": mark, "markersize": 4}
             head = next(row for row in mine if row["head"] == slowest["head"])
             slow.plot(tokens, list(head["read_error"].values()), **line)
             errors = zip(*(row["read_error"].values() for row in mine), strict=True)
             bits = sum(row["bits_per_element"] for row in mine) / len(mine)
             rms = [(sum(e * e for e in column) / len(mine)) ** 0.5 for column in errors]
-            lines += every.plot(tokens, rms, label=f"{name}, {bits:.3g} bits", **line)
+            label = f"{name}, {bits:.3g} bits" + (" (off the scale)" if min(rms) > _LOST else "")
+            lines += every.plot(tokens, rms, label=label, **line)
         slow.set_title(f"slowest head, decay {slowest['decay']:.5g}", fontsize=10)
         every.set_title("all heads, root mean square", fontsize=10)
         for axes in (slow, every):
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
+            axes.set_ylim(least / 1.5, _LOST)
             axes.set_xlabel("token")
         slow.set_ylabel("relative error of the read-outs")
         figure.legend(handles=lines, frameon=False, loc="outside right upper")
