@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from statecell.evaluate import drift as module
-from statecell.evaluate.drift import DEFAULT, MODES, NAIVE, DriftError, DriftRow, drift, summary
+from statecell.evaluate.drift import DEFAULT, MODES, NAIVE, DriftError, drift
+from statecell.evaluate.driftrows import DriftRow, summary
 from statecell.evaluate.sequences import synthetic
 from statecell.evaluate.tracks import NaiveTrack
 from statecell.model.recurrent.families import FAMILIES

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from collections.abc import Sequence as Values
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from statecell.errors import StatecellError
+from statecell.evaluate.driftrows import DriftRow, series, windows
 from statecell.evaluate.sequences import synthetic
 from statecell.evaluate.tracks import ArrayTrack, NaiveTrack, Track
 from statecell.model.recurrent import reference
@@ -49,54 +48,6 @@ class DriftError(StatecellError):
     """Arguments that no drift can be measured with."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DriftRow:
-    """One head in one mode.
-
-    decay: geometric mean. spectral_radius: growth per token of an error in the state, 1 at most.
-    epsilon: error of one write-back over the state's norm. bound: epsilon (1 - rho^T) / (1 - rho^C), every error in the
-    same direction; for rho near 1 that is epsilon T / C. expected: the same for independent errors.
-    state_error: ||S - S_ref|| / ||S_ref|| at the end; inflation: ||S|| / ||S_ref||.
-    read_error: {t: RMS error of the read-outs of tokens t/2 to t over their RMS}. growth: last of them over the one at
-    an eighth of the tokens.
-    """
-
-    mode: str
-    head: int
-    decay: float
-    spectral_radius: float
-    bits_per_element: float
-    log_bits_per_element: float
-    epsilon: float
-    bound: float
-    expected: float
-    state_error: float
-    inflation: float
-    read_error: dict[int, float]
-    growth: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModeSummary:
-    """All heads of a mode: bits averaged, errors as root mean square, ``growth`` of that, the largest inflation."""
-
-    mode: str
-    bits_per_element: float
-    log_bits_per_element: float
-    state_error: float
-    inflation: float
-    read_error: dict[int, float]
-    growth: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
-
 def drift(family: str = "gdn", decays: Values[float] = (0.9, 0.97, 0.99, 0.999, 0.9998), modes: Values[str] = (), *,
           tokens: int = 4096, channels: int = 8, seed: int = 0,
           progress: Callable[[int, int], None] | None = None) -> list[DriftRow]:
@@ -105,47 +56,45 @@ def drift(family: str = "gdn", decays: Values[float] = (0.9, 0.97, 0.99, 0.999, 
     A head's value channels are independent rows, so ``channels`` of them stand for a head of any width. ``progress``
     gets (steps done, steps in all). Raises DriftError.
     """
-    names = list(modes) or [*NAIVE, *MODES, DEFAULT]
-    known = [*NAIVE, *MODES, DEFAULT]
-    if wrong := [name for name in names if name not in known]:
-        raise DriftError(f"There is no storage mode {wrong[0]!r}: use {', '.join(known)}.")
+    check(modes, tokens)
     if family not in FAMILIES:
         raise DriftError(f"There is no family {family!r}: use one of {', '.join(FAMILIES)}.")
     if not decays or not all(0 < decay <= 1 for decay in decays):
         raise DriftError(f"Decays are {', '.join(map(str, decays))}: each must be above 0 and at most 1.")
+    sequence, rule = synthetic(family, decays, tokens, dim=GEOMETRY.head_dim, channels=channels, seed=seed)
+    return drift_of(sequence, rule, modes, progress=progress)
+
+
+def check(modes: Values[str], tokens: int) -> None:
+    """Raise DriftError for a mode that does not exist, or too few tokens."""
+    known = [*NAIVE, *MODES, DEFAULT]
+    if wrong := [name for name in modes if name not in known]:
+        raise DriftError(f"There is no storage mode {wrong[0]!r}: use {', '.join(known)}.")
     if tokens < 8 * _ALIGN:
         raise DriftError(f"{tokens} tokens are too few to see a drift: give at least {8 * _ALIGN}.")
-    sequence, rule = synthetic(family, decays, tokens, dim=GEOMETRY.head_dim, channels=channels, seed=seed)
+
+
+def drift_of(sequence: Sequence, rule: Rule, modes: Values[str] = (), *,
+             progress: Callable[[int, int], None] | None = None) -> list[DriftRow]:
+    """Drift of each mode (all, if none are named) on these tokens; keys of 32, 64 or 128 lanes. Raises DriftError."""
+    tokens, heads, dim = sequence.k.shape
+    check(modes, tokens)
+    if dim not in (32, 64, 128):
+        raise DriftError(f"The keys have {dim} lanes: an array's rows have 32, 64 or 128.")
+    names = list(modes) or [*NAIVE, *MODES, DEFAULT]
     needed = [name for name in names if name != DEFAULT]
     needed += [name for name in (_FAST, _SLOW) if DEFAULT in names and name not in needed]
-    steps = 2 * tokens
-    exact, peak, radius = _reference(sequence, rule, lambda t: progress(t, steps) if progress else None)
-    units = Units.fit(sequence, rule, peak)
-    tracks = _tracks(needed, sequence, rule, units, channels)
-    rows = _measure(sequence, rule, exact, radius, tracks, lambda t: progress(tokens + t, steps) if progress else None)
+
+    def step(done: int) -> None:
+        if progress is not None:
+            progress(done, 2 * tokens)
+
+    exact, peak, radius = _reference(sequence, rule, step)
+    tracks = _tracks(needed, sequence, rule, Units.fit(sequence, rule, peak))
+    rows = _measure(sequence, rule, exact, radius, tracks, lambda done: step(tokens + done))
     if DEFAULT in names:
-        for head in range(sequence.k.shape[1]):
-            rows.append(_default(rows, head))
+        rows += [_default(rows, head) for head in range(heads)]
     return [row for name in names for row in rows if row.mode == name]
-
-
-def summary(rows: Values[DriftRow]) -> list[ModeSummary]:
-    """One line for each mode, in the order of the rows."""
-    lines = []
-    for name in dict.fromkeys(row.mode for row in rows):
-        mine = [row for row in rows if row.mode == name]
-        errors = {t: _rms([row.read_error[t] for row in mine]) for t in mine[0].read_error}
-        lines.append(ModeSummary(
-            mode=name, bits_per_element=sum(row.bits_per_element for row in mine) / len(mine),
-            log_bits_per_element=sum(row.log_bits_per_element for row in mine) / len(mine),
-            state_error=_rms([row.state_error for row in mine]), inflation=max(row.inflation for row in mine),
-            read_error=errors, growth=errors[max(errors)] / errors[min(errors)],
-        ))
-    return lines
-
-
-def _rms(values: Values[float]) -> float:
-    return math.sqrt(sum(value * value for value in values) / len(values))
 
 
 def _reference(sequence: Sequence, rule: Rule, step: Callable[[int], None]) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,15 +125,15 @@ def _without_values(token: Sequence, channels: int) -> Sequence:
     return replace(token, v=torch.zeros(token.v.shape[0], channels, dtype=torch.float64))
 
 
-def _tracks(names: list[str], sequence: Sequence, rule: Rule, units: Units, channels: int) -> list[Track]:
+def _tracks(names: list[str], sequence: Sequence, rule: Rule, units: Units) -> list[Track]:
     heads, lanes = sequence.k.shape[1], sequence.decay.shape[-1] > 1
-    rows = sequence.v.shape[-1]
+    rows, geometry = sequence.v.shape[-1], replace(GEOMETRY, head_dim=sequence.k.shape[-1])
     tracks: list[Track] = [NaiveTrack(name, rule, NAIVE[name], heads, rows, sequence.k.shape[-1])
                            for name in names if name in NAIVE]
     chosen = {name: replace(MODES[name], rotate=MODES[name].rotate and not lanes) for name in names if name in MODES}
     for interval in sorted({mode.interval for mode in chosen.values()}):
         part = {name: mode for name, mode in chosen.items() if mode.interval == interval}
-        tracks.append(ArrayTrack(part, rule, GEOMETRY, units, heads, rows, lanes))
+        tracks.append(ArrayTrack(part, rule, geometry, units, heads, rows, lanes))
     return tracks
 
 
@@ -217,14 +166,14 @@ def _measure(sequence: Sequence, rule: Rule, exact: Tensor, radius: Tensor, trac
         bits = track.bits()
         for m, name in enumerate(track.names):
             for h in range(heads):
-                errors = _windows(square[i][:, m, h], exact[:, h].square().sum(-1))
+                errors = windows(square[i][:, m, h], exact[:, h].square().sum(-1))
                 decay = float(sequence.decay[:, h].double().log().mean().exp())
                 rho, eps = float(radius[h]), float(epsilon[m, h])
                 rows.append(DriftRow(
                     mode=name, head=h, decay=decay, spectral_radius=rho, bits_per_element=bits[m][0],
                     log_bits_per_element=bits[m][1], epsilon=eps,
-                    bound=eps * _series(rho, length, track.interval),
-                    expected=eps * _series(rho**2, length, track.interval) ** 0.5,
+                    bound=eps * series(rho, length, track.interval),
+                    expected=eps * series(rho**2, length, track.interval) ** 0.5,
                     state_error=float((_norm(final - state) / _norm(state))[m, h]),
                     inflation=float((_norm(final) / _norm(state))[m, h]),
                     read_error=errors, growth=errors[length] / errors[min(errors)],
@@ -232,23 +181,9 @@ def _measure(sequence: Sequence, rule: Rule, exact: Tensor, radius: Tensor, trac
     return rows
 
 
-def _series(ratio: float, length: int, interval: int) -> float:
-    """Sum of ratio^(interval n) over the write-backs of ``length`` tokens; their number where the ratio is 1."""
-    count = length // interval
-    step = ratio**interval
-    return float(count) if 1 - step < 1e-12 else (1 - step**count) / (1 - step)
-
-
 def _norm(state: Tensor) -> Tensor:
     size: Tensor = torch.linalg.vector_norm(state, dim=(-2, -1))
     return size.clamp(min=1e-300)
-
-
-def _windows(square: Tensor, energy: Tensor) -> dict[int, float]:
-    """{t: RMS over tokens t/2 .. t} for the whole length, halved three times."""
-    length = len(square)
-    return {end: float((square[end // 2:end].sum() / energy[end // 2:end].sum()).sqrt())
-            for end in (length // 8, length // 4, length // 2, length)}
 
 
 def _default(rows: list[DriftRow], head: int) -> DriftRow:
