@@ -89,9 +89,10 @@ def drift_of(sequence: Sequence, rule: Rule, modes: Values[str] = (), *,
         if progress is not None:
             progress(done, 2 * tokens)
 
-    exact, peak, radius = _reference(sequence, rule, step)
-    tracks = _tracks(needed, sequence, rule, Units.fit(sequence, rule, peak))
-    rows = _measure(sequence, rule, exact, radius, tracks, lambda done: step(tokens + done))
+    with torch.inference_mode():  # a third less time for the many small operations
+        exact, peak, radius = _reference(sequence, rule, step)
+        tracks = _tracks(needed, sequence, rule, Units.fit(sequence, rule, peak))
+        rows = _measure(sequence, rule, exact, radius, tracks, lambda done: step(tokens + done))
     if DEFAULT in names:
         rows += [_default(rows, head) for head in range(heads)]
     return [row for name in names for row in rows if row.mode == name]

@@ -145,6 +145,19 @@ def test_the_oracle_catches_a_mutant(name: str, monkeypatch: pytest.MonkeyPatch)
         compare(config("tiny"), Rule(delta=True), False, 24, seed=1)
 
 
+def test_updated_lanes_fill_their_width_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UPDATE_BITS holds every updated lane, two bits less would not."""
+    largest = []
+
+    def watched(state: State, update: Any, scales: Any, fresh: bool) -> Any:
+        largest.append(int(update.lanes.abs().max()))
+        return CHOOSE(state, update, scales, fresh)
+
+    monkeypatch.setattr(writeback, "choose", watched)
+    compare(config("tiny"), Rule(delta=True), False, 24, seed=1)
+    assert 1 << (formats.UPDATE_BITS - 3) < max(largest) < 1 << (formats.UPDATE_BITS - 1)
+
+
 def small(**changes: Any) -> State:
     mode = Mode(**{"interval": 1} | changes)
     return new_state([mode, mode], Rule(delta=True), config("tiny"), channels=4)
