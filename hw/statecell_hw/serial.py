@@ -16,7 +16,7 @@ from statecell_hw.array.multiply import Multiplier
 from statecell_hw.link.answers import Answers
 from statecell_hw.link.cobs import BYTE_BITS, CobsDecoder, CobsEncoder
 from statecell_hw.link.intake import Intake
-from statecell_hw.link.uart import UartReceiver, UartTransmitter
+from statecell_hw.link.uart import IDLE_HIGH_IN, IDLE_HIGH_OUT, UartReceiver, UartTransmitter
 from statecell_hw.top import StateCell
 
 
@@ -145,7 +145,7 @@ class SerialTop(wiring.Component):
         self.serial = link or SerialLink()
         self.start_divisor = divisor(clock_hz, START_BAUD)
         self.cell = SerialCell(self.g, self.serial, build_hash=build_hash, multiplier=multiplier)
-        super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "link": Out(1), "busy": Out(1), "error": Out(1)})
+        super().__init__({"rx": IDLE_HIGH_IN, "tx": IDLE_HIGH_OUT, "link": Out(1), "busy": Out(1), "error": Out(1)})
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()

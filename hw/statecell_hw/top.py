@@ -33,8 +33,7 @@ from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
 from statecell_hw.tile import Tile
 
-
-LinkPort = wiring.Signature(
+LINK_PORT = wiring.Signature(
     {"accepted": Out(1), "rejected": Out(1), "connect": Out(1), "token": Out(SESSION_BITS),
      "divisor": Out(DIVISOR_BITS), "session": In(SESSION_BITS)}
 )  # fmt: skip
@@ -52,13 +51,13 @@ class StateCell(wiring.Component):
     `i` in the end and loses nothing; a pause on `i`, even inside a frame, holds up no response. Reset closes all slots
     and forgets all passes; rows stay in the banks, out of reach.
 
-    Parameters: `build_hash`, 64 bits that INFO shows; `multiplier`, how the tiles multiply; `serial`, the buffers of the
+    Parameters: `build_hash`, 64 bits that INFO shows; `multiplier`, how the tiles multiply; `serial`, the buffers of a
     serial link in front of the device, which INFO shows.
 
     Members
     -------
     i, o: link words in and out.
-    link: LinkPort.
+    link: LINK_PORT.
     """
 
     i: stream.Interface
@@ -78,7 +77,7 @@ class StateCell(wiring.Component):
         self.rotate, self.writer, self.pack = Rotate(g), Writer(g), BlockPack(g)
         self.tiles = [Tile(g, multiplier=multiplier) for _ in range(g.tiles)]
         self.row_reader, self.row_writer = RowReader(g, read_latency=self.tiles[0].raw_latency), RowWriter(g)
-        super().__init__({"i": In(signature), "o": Out(signature), "link": Out(LinkPort)})
+        super().__init__({"i": In(signature), "o": Out(signature), "link": Out(LINK_PORT)})
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()

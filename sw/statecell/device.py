@@ -144,7 +144,7 @@ class Device:
         for i, request in enumerate(requests):
             batch.append(request.encode(self._sequence, link_bytes))
             sequences.append(self._sequence)
-            self._sequence = (self._sequence + 1) % 0xFFFF
+            self._sequence = (self._sequence + 1) % frame.SEQUENCES
             size += len(batch[-1])
             if size >= _BATCH_BYTES or i == len(requests) - 1:
                 answers = self._transport.exchange(batch, timeout=self._timeout)

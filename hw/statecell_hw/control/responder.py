@@ -43,7 +43,7 @@ def completion_layout(g: Geometry) -> data.StructLayout:
 
 
 def device_info(g: Geometry, build_hash: int, link: SerialLink | None = None) -> Info:
-    """What INFO answers for a device of geometry `g` whose sources hash to `build_hash` (64 bits), on a serial `link`."""
+    """What INFO answers for a device of geometry `g` whose sources hash to `build_hash` (64 bits)."""
     return Info(
         version=frame.VERSION,
         fingerprint=fingerprint(),

@@ -16,7 +16,6 @@ from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SerialLink
 from statecell_hw.link.cobs import BYTE_BITS, FRAME_BYTE
 from statecell_hw.link.deframer import word_layout
-from statecell_hw.link.framer import RESPONSE
 from statecell_hw.link.intake import SEQUENCE_BITS
 
 UNREAD = (Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC)
@@ -73,9 +72,11 @@ class Answers(wiring.Component):
         m = Module()
         size = self.link.answer_bytes
         address_bits = exact_log2(size)
-        m.submodules.ring = ring = Memory(shape=BYTE_BITS, depth=size, init=[])
+        ring: Memory = Memory(shape=BYTE_BITS, depth=size, init=[])
         store, load = ring.write_port(), ring.read_port()
-        m.submodules.starts = starts = Memory(shape=address_bits, depth=self.link.answers + 1, init=[])
+        starts: Memory = Memory(shape=address_bits, depth=self.link.answers + 1, init=[])
+        m.submodules.ring = ring
+        m.submodules.starts = starts
         note, find = starts.write_port(), starts.read_port()
 
         free = Signal(address_bits)  # where the next answer begins

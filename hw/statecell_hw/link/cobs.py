@@ -92,7 +92,8 @@ class CobsEncoder(wiring.Component):
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
-        m.submodules.block = block = Memory(shape=BYTE_BITS, depth=1 << BYTE_BITS, init=[])
+        block: Memory = Memory(shape=BYTE_BITS, depth=1 << BYTE_BITS, init=[])
+        m.submodules.block = block
         write, read = block.write_port(), block.read_port()
         count = Signal(BYTE_BITS)  # bytes gathered
         sent = Signal(BYTE_BITS)

@@ -14,7 +14,7 @@ from statecell.spec.commands import Opcode
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SESSION_BITS, SerialLink
 from statecell_hw.link.cobs import BYTE_BITS, FRAME_BYTE
-from statecell_hw.link.deframer import REQUEST, word_layout
+from statecell_hw.link.deframer import word_layout
 
 SEQUENCE_BITS = exact_log2(frame.SEQUENCES)
 _HEAD_BYTES = 4  # version, opcode, sequence: the header's part that decides about a frame
@@ -25,10 +25,10 @@ class Intake(wiring.Component):
     """Passes on the frame whose turn it is, has answers repeated, and drops everything else.
 
     A frame is judged by its first four bytes, before its CRC is known, and passed on while it arrives. That is safe
-    because the device does nothing with a damaged frame: only a frame that `accepted` names moves the count on. A frame
-    with the number due is passed on; one of the `link.answers` before it was carried out already and asks for its
-    answer; CONNECT is passed on always and begins a session with the number after its own, unless the session is the one
-    that runs. Without a session nothing but CONNECT gets through. Frames of four bytes and less are dropped.
+    because the device does nothing with a damaged frame, and only a frame that `accepted` names moves the count on. A
+    frame with the number due is passed on; one of the `link.answers` before it was carried out already and asks for
+    its answer; CONNECT is passed on always and begins a session with the number after its own, unless the session is
+    the one that runs. Without a session only CONNECT gets through. Frames of four bytes and less are dropped.
 
     A word costs one cycle more than its bytes, a frame the four bytes of its head and the device's verdict. Reset ends
     the session.

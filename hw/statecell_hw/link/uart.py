@@ -6,7 +6,7 @@ from typing import Any
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal
 from amaranth.lib import stream, wiring
-from amaranth.lib.cdc import FFSynchronizer
+from amaranth.lib.cdc import FFSynchronizer  # type: ignore[import-untyped]  # the stubs leave it out
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec.serial import BREAK_BITS, DIVISOR_BITS, FRACTION_BITS
@@ -14,6 +14,9 @@ from statecell.spec.serial import BREAK_BITS, DIVISOR_BITS, FRACTION_BITS
 DATA_BITS = 8
 FRAME_BITS = DATA_BITS + 2
 SAMPLES = 3
+IDLE_HIGH_IN = In(1, init=1)  # type: ignore[call-arg]  # the stubs leave `init` out
+IDLE_HIGH_OUT = Out(1, init=1)  # type: ignore[call-arg]
+"""A line that rests high."""
 _CYCLE = 1 << FRACTION_BITS  # one clock cycle in units of the divisor
 
 
@@ -43,8 +46,8 @@ class UartReceiver(wiring.Component):
 
     Each bit is the majority of three samples around its middle. A start bit that is over in its middle is taken for
     noise. A byte without stop bit is dropped; the receiver then waits until the line is high. The receiver cannot be
-    held up, so its output is a strobe and no stream. A byte comes 2 + SAMPLES - 1 cycles after the middle of its stop
-    bit. A change of `divisor` counts from the next start bit.
+    held up, so its output is a strobe and no stream. A byte comes in the middle of its stop bit, `latency` cycles late.
+    A change of `divisor` counts from the next bit.
 
     Members
     -------
@@ -65,7 +68,7 @@ class UartReceiver(wiring.Component):
     def __init__(self) -> None:
         super().__init__(
             {
-                "rx": In(1, init=1),
+                "rx": IDLE_HIGH_IN,
                 "divisor": In(DIVISOR_BITS),
                 "valid": Out(1),
                 "data": Out(DATA_BITS),
@@ -73,6 +76,11 @@ class UartReceiver(wiring.Component):
                 "broken": Out(1),
             }
         )
+
+    @property
+    def latency(self) -> int:
+        """Cycles from a level on the line to the output that it causes: synchroniser, samples, majority, output."""
+        return 2 + (SAMPLES // 2 + 1) + 1 + 1
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
@@ -135,7 +143,7 @@ class UartTransmitter(wiring.Component):
             {
                 "i": In(stream.Signature(DATA_BITS)),
                 "divisor": In(DIVISOR_BITS),
-                "tx": Out(1, init=1),
+                "tx": IDLE_HIGH_OUT,
                 "idle": Out(1),
             }
         )

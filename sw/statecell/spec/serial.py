@@ -21,7 +21,7 @@ FRACTION_BITS = 4
 DIVISOR_BITS = 16
 LEAST_DIVISOR = BIT_CYCLES << FRACTION_BITS
 BREAK_BITS = 16
-"""A line that is low for so many bits is a break. A byte never is, a zero byte at a ninth of the rate is."""
+"""A line that is low for so many bits is a break. A byte never is, a zero byte at half the rate is."""
 SILENCE_S = 10
 """Seconds without a good frame after which the device returns to START_BAUD."""
 DELIMITER = 0
@@ -48,16 +48,12 @@ class SerialLink:
     answers: int = 15
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("request_bytes", self.request_bytes, 64),
-            ("answer_bytes", self.answer_bytes, 128),
-            ("answers", self.answers + 1, 2),
-        ):
-            if value < least or value > 1 << 16 or value & (value - 1):
-                raise GeometryError(
-                    f"{name} is {getattr(self, name)}; it must be a power of two{' less one' if name == 'answers' else ''}"
-                    f", from {least - (name == 'answers')}"
-                )
+        for name, least in (("request_bytes", 64), ("answer_bytes", 128)):
+            value = getattr(self, name)
+            if not least <= value <= 1 << 16 or value & (value - 1):
+                raise GeometryError(f"{name} is {value}; it must be a power of two, {least} to 65536")
+        if not 1 <= self.answers <= 255 or self.answers & (self.answers + 1):
+            raise GeometryError(f"answers is {self.answers}; it must be one less than a power of two, 1 to 255")
 
 
 def divisor(clock_hz: int, baud: int) -> int:
