@@ -40,7 +40,7 @@ LINK_PORT = wiring.Signature(
 """What a link that repeats frames must know.
 
 `accepted`, `rejected`: a frame was read whole and good; it could not be read. `connect`: with `accepted`, a CONNECT is
-carried out for session `token` and bit length `divisor` (0: as it is). `session`: what CONNECT answers.
+carried out for session `token` and bit length `divisor` (0: as it is). `session`: the one that runs.
 """
 
 

@@ -86,7 +86,7 @@ class Checks(wiring.Component):
         with m.Switch(opcode):
             with m.Case(Opcode.CONNECT):
                 slow_enough = none | (header.count >= LEAST_DIVISOR) & (header.count < 1 << DIVISOR_BITS)
-                m.d.comb += counts.eq((header.first == 0) | ~slow_enough)
+                m.d.comb += counts.eq(~slow_enough)
             with m.Case(Opcode.MAP):
                 m.d.comb += [counts.eq(none | (header.count > g.pages_per_slot)), length.eq(_blocks(count, per_block))]
             with m.Case(Opcode.APPEND):

@@ -50,7 +50,7 @@ class Command(wiring.Component):
     completion: responses.
     reading, read_busy: READ_ROWS begins; it goes on.
     capture, clear_counters: counters.
-    connect: a CONNECT is carried out; `session` is what it answers.
+    connect: a CONNECT is carried out that names `session`, the one that runs.
     """
 
     header: stream.Interface
@@ -233,7 +233,7 @@ class Command(wiring.Component):
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += header.value.eq(self.write_entry.rows)
             with m.Case(Opcode.CONNECT):
-                m.d.comb += header.value.eq(self.session)
+                m.d.comb += header.value.eq(Mux(self.request.slot == self.session, self.request.first, self.session))
 
     def _commit(self, m: Module, commit: Any, checks: Checks) -> None:
         """What a good command changes."""
@@ -255,6 +255,6 @@ class Command(wiring.Component):
             with m.Case(Opcode.COUNTERS):
                 m.d.comb += [self.capture.eq(commit), self.clear_counters.eq(commit & (count == CLEAR_COUNTERS))]
             with m.Case(Opcode.CONNECT):
-                m.d.comb += self.connect.eq(commit)
+                m.d.comb += self.connect.eq(commit & (self.request.slot == self.session))
             with m.Case(Opcode.READ_ROWS):
                 m.d.comb += self.reading.eq(commit)

@@ -27,8 +27,9 @@ class Intake(wiring.Component):
     A frame is judged by its first four bytes, before its CRC is known, and passed on while it arrives. That is safe
     because the device does nothing with a damaged frame, and only a frame that `accepted` names moves the count on. A
     frame with the number due is passed on; one of the `link.answers` before it was carried out already and asks for
-    its answer; CONNECT is passed on always and begins a session with the number after its own, unless the session is
-    the one that runs. Without a session only CONNECT gets through. Frames of four bytes and less are dropped.
+    its answer; CONNECT is passed on always and begins a session with the number after its own, if it is carried out
+    and its session is not the one that runs. Without a session only CONNECT gets through. Frames of four bytes and
+    less are dropped.
 
     A word costs one cycle more than its bytes, a frame the four bytes of its head and the device's verdict. Reset ends
     the session.
