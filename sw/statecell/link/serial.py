@@ -26,7 +26,16 @@ from statecell.spec import frame
 from statecell.spec.commands import INFO_FIELDS, Info, Opcode, Status
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import Geometry, of_info
-from statecell.spec.serial import DELIMITER, SESSION_BITS, SILENCE_S, START_BAUD, SerialLink, answer_bytes, divisor
+from statecell.spec.serial import (
+    DELIMITER,
+    SESSION_BITS,
+    SHORTEST,
+    SILENCE_S,
+    START_BAUD,
+    SerialLink,
+    answer_bytes,
+    divisor,
+)
 
 RATES = (12_000_000, 8_000_000, 6_000_000, 4_000_000, 3_000_000, 2_000_000, 1_000_000, 921_600, 460_800, 230_400)
 """Rates that are tried, fastest first. None lies below twice START_BAUD: a zero byte at START_BAUD must be a break."""
@@ -40,6 +49,8 @@ _TRIES = 3
 """Time-outs in a row after which the link itself is set up again."""
 _LEAST_PATIENCE = 0.05  # a USB adapter collects bytes for up to 16 ms before it hands them on
 _MOST_PATIENCE = 2.0
+_FIRST_BYTE_S = 5e-3
+"""Seconds for a byte of a request or an answer until they have been measured: a simulated board is slow."""
 
 
 @dataclass(kw_only=True)
@@ -80,7 +91,7 @@ class SerialTransport:
         self._geometry: Geometry | None = None
         self._session = 0
         self._due: int | None = None  # number of the next request; unknown after a time-out
-        self._byte_s = 3e-4  # seconds for a byte out and its answer in, as measured
+        self._byte_s = _FIRST_BYTE_S
         self._heard = time.monotonic()
         self._buffer = bytearray()
         self._window: Window | None = None
@@ -277,7 +288,10 @@ class SerialTransport:
         wire = cobs.encode(strip(request.encode(number, _LINK_BYTES), _LINK_BYTES))
         self._connected = None
         patience = self._patience()
+        tries = 0
         while time.monotonic() < deadline:
+            tries += 1
+            since = time.monotonic()
             # Zeros end what stands in the device's queue, and are a break where it still has a faster rate.
             self._write(bytes([DELIMITER]) * 2 + wire)
             until = min(time.monotonic() + patience, deadline)
@@ -290,17 +304,27 @@ class SerialTransport:
                             f"the firmware on {self._port.path} is of another release: it refuses CONNECT "
                             f"({answer.status.name}); program the board with this release's bitstream"
                         )
+                    if tries == 1:
+                        self._byte_s = (time.monotonic() - since) / (2 * SHORTEST)
+                    elif bit:
+                        self._hush(patience)
                     return answer.value
             patience *= 2
         return None
 
     def _patience(self) -> float:
-        return 4 * _LEAST_PATIENCE + 100 * self._byte_s
+        return 2 * _LEAST_PATIENCE + 3 * 2 * SHORTEST * self._byte_s
 
     # -- bytes --------------------------------------------------------------------------------------------------------
     def _write(self, data: bytes) -> None:
         self.counts.bytes_out += len(data)
         self._port.write(data)
+
+    def _hush(self, quiet: float) -> None:
+        """Wait until nothing has come for ``quiet`` seconds: answers to repeats must not meet another rate."""
+        while chunk := self._port.read(quiet):
+            self.counts.bytes_in += len(chunk)
+        self._buffer.clear()
 
     def _pump(self, wait: float) -> bool:
         """Take what comes within ``wait`` seconds; True if a response that was waited for is among it."""
