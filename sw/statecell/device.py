@@ -122,6 +122,11 @@ class Device:
     ) -> None:
         self.close()
 
+    @property
+    def transport(self) -> Transport:
+        """The link, for those who measure it."""
+        return self._transport
+
     def close(self) -> None:
         """Give the transport back."""
         self._transport.close()
