@@ -40,7 +40,7 @@ from statecell.spec.serial import (
 RATES = (12_000_000, 8_000_000, 6_000_000, 4_000_000, 3_000_000, 2_000_000, 1_000_000, 921_600, 460_800, 230_400)
 """Rates that are tried, fastest first. None lies below twice START_BAUD: a zero byte at START_BAUD must be a break."""
 OPEN_S = 5.0
-"""Longest wait for the first sign of a device."""
+"""Longest wait for the first sign of a device, in seconds."""
 _SMALLEST = SerialLink(request_bytes=64, answer_bytes=128, answers=1)
 """What every device has, until INFO has told."""
 _LINK_BYTES = 4
@@ -77,16 +77,18 @@ class LinkCounts:
 class SerialTransport:
     """Transport over a serial port: every frame is carried out once and in order, or LinkTimeout leaves that open.
 
-    ``baud`` is the fastest rate that may be used; 0 leaves the choice to INFO and the port. Besides what Transport says
+    ``baud`` is the fastest rate that may be used; 0 leaves the choice to INFO and the port. ``timeout`` (seconds)
+    bounds each step of opening; the wait for the first sign of a device is OPEN_S at most. Besides what Transport says
     raises at once: UnpluggedError when the port vanishes, DeviceRestartedError when the board's state is gone. After
     either every call raises it again: nothing is ever answered by a board that has forgotten.
     """
 
-    def __init__(self, port: Port, *, baud: int = 0, timeout: float = OPEN_S) -> None:
+    def __init__(self, port: Port, *, baud: int = 0, timeout: float = 30.0) -> None:
         self.link_bytes = _LINK_BYTES
         self.counts = LinkCounts()
         self.baud = START_BAUD
         self._port = port
+        self._timeout = timeout
         self._link = _SMALLEST
         self._geometry: Geometry | None = None
         self._session = 0
@@ -100,7 +102,7 @@ class SerialTransport:
         self._clock_hz = 0
         self._lost: LinkError | None = None
         try:
-            info = self._introduce(min(timeout, OPEN_S))
+            info = self._introduce()
             self._choose_rate(info, baud)
         except BaseException:
             port.close()
@@ -163,13 +165,13 @@ class SerialTransport:
                     since = time.monotonic()
                 if window.done:
                     return window.answers
-                expected = _LEAST_PATIENCE + 3 * self._byte_s * window.waiting_bytes
+                expected = _LEAST_PATIENCE + 4 * self._byte_s * window.waiting_bytes
                 patience = max(patience, expected)
                 left = window.waiting_bytes
                 if self._pump(min(since + patience, deadline) - time.monotonic()):
                     now = time.monotonic()
                     spent = (now - since) / max(left - window.waiting_bytes, 1)
-                    self._byte_s = max(spent, 0.9 * self._byte_s)
+                    self._byte_s += (spent - self._byte_s) / 8
                     since, patience, tries = now, 0.0, 0
                 elif time.monotonic() >= deadline:
                     raise LinkTimeout(
@@ -189,13 +191,13 @@ class SerialTransport:
             self._window = None
 
     # -- session ------------------------------------------------------------------------------------------------------
-    def _introduce(self, timeout: float) -> Info:
+    def _introduce(self) -> Info:
         """Begin a session with whatever is there, and read INFO. Raises NoDeviceError, SpecificationMismatch."""
-        deadline = time.monotonic() + timeout
-        running = self._connect(0, 0, deadline)
+        running = self._connect(0, 0, time.monotonic() + min(self._timeout, OPEN_S))
+        deadline = time.monotonic() + self._timeout
         if running is None:
             raise NoDeviceError(
-                f"what is on {self._port.path} sends something but is no statecell; check the port and the bitstream"
+                f"what is on {self._port.path} answers, but not as a statecell of this release; check port and bitstream"
                 if self.counts.bytes_in
                 else f"nothing answers on {self._port.path}; check the board's power, its bitstream and its port"
             )
@@ -232,12 +234,12 @@ class SerialTransport:
 
     def _raise_to(self, rate: int) -> bool:
         """Both sides to ``rate``, from START_BAUD; on failure both are back at START_BAUD."""
-        self._resume(divisor(self._clock_hz, rate), time.monotonic() + OPEN_S)
+        self._resume(divisor(self._clock_hz, rate), time.monotonic() + self._timeout)
         self._set_rate(rate)
         if self._connect(self._session, self._session, time.monotonic() + 4 * self._patience()) == self._session:
             return True
         self._set_rate(START_BAUD)
-        self._resume(0, time.monotonic() + OPEN_S)
+        self._resume(0, time.monotonic() + self._timeout)
         return False
 
     def _set_rate(self, rate: int) -> None:
@@ -350,7 +352,7 @@ class SerialTransport:
         self._heard = time.monotonic()
         if response.status in UNREAD:
             self.counts.damaged += 1
-        if response.opcode == Opcode.CONNECT:
+        elif response.opcode == Opcode.CONNECT:
             self._connected = response
             return True
         return self._window is not None and self._window.take(data, response)

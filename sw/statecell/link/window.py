@@ -62,7 +62,8 @@ class Window:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the requests sent and not answered, and of their answers."""
-        return sum(len(p.wire) + p.answer_bytes for p in self._unanswered())
+        open_ = (self._parcels[at] for at in range(self._first, self._next) if self._answers[at] is None)
+        return sum(len(parcel.wire) + parcel.answer_bytes for parcel in open_)
 
     def sendable(self) -> list[bytes]:
         """What is to go out now: lost answers are asked for, then as many requests as the device has room for."""
@@ -108,11 +109,9 @@ class Window:
         self._next = max(self._next, self._first)
         return True
 
-    def _unanswered(self) -> list[Parcel]:
-        return [self._parcels[at] for at in range(self._first, self._next) if self._answers[at] is None]
-
     def _fits(self, parcel: Parcel) -> bool:
-        ahead = self._unanswered()
+        # Those answered behind one that is not take their place among the device's answers too.
+        ahead = self._parcels[self._first : self._next]
         return not ahead or (
             len(ahead) < self._limit
             and sum(len(p.wire) for p in ahead) + len(parcel.wire) <= self._link.request_bytes
