@@ -197,7 +197,7 @@ class SerialTransport:
         deadline = time.monotonic() + self._timeout
         if running is None:
             raise NoDeviceError(
-                f"what is on {self._port.path} answers, but not as a statecell of this release; check port and bitstream"
+                f"what is on {self._port.path} answers, but not as a statecell of this release; check the bitstream"
                 if self.counts.bytes_in
                 else f"nothing answers on {self._port.path}; check the board's power, its bitstream and its port"
             )
