@@ -106,7 +106,9 @@ class Device:
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 30.0) -> Device:
-        """Open a device by URL: ``sim:`` or ``sim:CONFIG`` for the Verilated simulator; installed transports add more.
+        """Open a device by URL: ``sim:CONFIG`` for the Verilated simulator, ``serial:///dev/ttyUSB0`` for a board.
+
+        Installed transports add more.
 
         Raises LinkError for a scheme that no installed package provides, or if the transport cannot open it.
         """
