@@ -92,7 +92,7 @@ def test_an_address_is_explained(rest: str) -> None:
 def test_no_such_port(tmp_path: Path) -> None:
     with pytest.raises(PortError, match="there is no serial port"):
         Device.open(f"serial://{tmp_path}/none")
-    with pytest.raises(PortError, match="cannot be used as a serial port"):
+    with pytest.raises(PortError, match="is not a serial port"):
         (tmp_path / "file").write_text("")
         Device.open(f"serial://{tmp_path}/file")
 

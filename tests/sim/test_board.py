@@ -10,14 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import serial
 
-from statecell.bench.attention import BenchError
-from statecell.bench.link import bench_faults, bench_link
 from statecell.device import Device
 from statecell.link.errors import DeviceRestartedError, LinkError, NoDeviceError
 from statecell.link.framing import Request
@@ -26,12 +23,9 @@ from statecell.link.serial import SerialTransport
 from statecell.spec.commands import Opcode, Status
 from statecell.spec.geometry import config
 from statecell.spec.serial import START_BAUD, SerialLink
-from statecell_hw import emit
-from statecell_hw.link import intake
 from statecell_sim import board as board_module
 from statecell_sim.benches.conversation import Conversation
-from statecell_sim.board import Board, BoardThread, Faults, Wire, board_of
-from statecell_sim.builder import build_board
+from statecell_sim.board import BoardThread, Wire, board_of
 from statecell_sim.errors import SimulatorError
 
 CONFIG = "tiny"
@@ -148,46 +142,6 @@ def test_another_rate_is_not_understood() -> None:
 def _at(port: Port, baud: int) -> SerialTransport:
     port.set_rate = lambda baud: None  # type: ignore[method-assign]
     return SerialTransport(port, baud=baud, timeout=1.0)
-
-
-@pytest.mark.parametrize(("rate", "commands"), [(1e-4, 150), (1e-3, 100)])
-def test_faults_on_the_pins_change_no_result(rate: float, commands: int) -> None:
-    found = bench_faults(f"board:{CONFIG}?faults={rate}&seed={SEED}", fault_rate=rate, commands=commands, seed=SEED)
-    assert found.wrong == 0 and found.commands == commands
-    assert found.damaged > 0 and found.retries > 0, "nothing was disturbed; choose another seed"
-
-
-def test_outages_of_the_cable_change_no_result() -> None:
-    url = f"board:{CONFIG}?transport=bytes&faults=0.0005&outage=0.0001&seed={SEED}"
-    found = bench_faults(url, fault_rate=5e-4, commands=300, seed=SEED)
-    assert found.wrong == 0 and found.timeouts > 0
-
-
-def test_a_board_that_carries_out_repeats_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant of the intake in which every frame of a session has its turn."""
-    source = Path(intake.__file__).read_text(encoding="utf-8")
-    assert source.count("known & (past == 0)") == 1
-    mutant: dict[str, Any] = {"__name__": "careless_intake"}
-    exec(source.replace("known & (past == 0)", "known"), mutant)
-    monkeypatch.setattr("statecell_hw.serial.Intake", mutant["Intake"])
-    g = board_module.board_geometry(CONFIG)
-    library = build_board(emit.emit_verilog(g, flat=True, link="bytes"), pins=False)
-
-    def careless(name: str, wire: Wire, faults: Faults) -> Board:
-        return Board(library, clock_hz=g.clock_hz, faults=faults)
-
-    monkeypatch.setattr(board_module, "board_of", careless)
-    url = f"board:{CONFIG}?transport=bytes&faults=0.001&seed={SEED}"
-    assert bench_faults(url, fault_rate=1e-3, commands=200, seed=SEED).wrong > 0
-
-
-def test_the_link_is_measured() -> None:
-    found = bench_link(f"board:{CONFIG}?transport=bytes")
-    # 16 + 16 + 128 + 4 bytes and 16 + 128 + 16 + 4, a code byte and a delimiter each; 16 + 128 + 4 and 16 + 4.
-    assert (found.attend_bytes, found.append_bytes) == (166 + 166, 150 + 22)
-    assert found.payload_share == 256 / 332 and found.token_layer_bytes == 3 * (332 + 172)
-    with pytest.raises(BenchError, match="not on a serial link"):
-        bench_link(f"sim:{CONFIG}")
 
 
 @pytest.mark.parametrize("rest", ["tiny?transport=radio", "tiny?speed=1", "tiny?faults=many"])

@@ -92,4 +92,4 @@ def _reason(path: str, error: Exception) -> str:
         return f"{path} may not be opened by this user; join the group that owns it (often dialout) and log in again"
     if number in (errno.EBUSY, errno.EAGAIN) or "lock" in str(error):
         return f"{path} is in use by another program; close that one first"
-    return f"{path} cannot be used as a serial port ({getattr(error, 'strerror', None) or error}); give a serial port"
+    return f"{path} is not a serial port; give one such as /dev/ttyUSB0"

@@ -45,6 +45,7 @@ _SMALLEST = SerialLink(request_bytes=64, answer_bytes=128, answers=1)
 """What every device has, until INFO has told."""
 _LINK_BYTES = 4
 """Frames before INFO are padded as for a link of this width, which is not at all."""
+_INFO_ANSWER = SHORTEST + 4 * len(INFO_FIELDS)
 _TRIES = 3
 """Time-outs in a row after which the link itself is set up again."""
 _LEAST_PATIENCE = 0.05  # a USB adapter collects bytes for up to 16 ms before it hands them on
@@ -143,11 +144,12 @@ class SerialTransport:
                 f"Frame {index} has {len(data)} bytes; it must be a multiple of the link word, {self.link_bytes} bytes."
             )
         header = frame.unpack_header(frame.REQUEST_HEADER, data)
-        size = answer_bytes(header["opcode"], header["count"], self._geometry) if self._geometry else 128
-        if size > self._link.answer_bytes:
+        size, most = _INFO_ANSWER, self._link.answer_bytes - SHORTEST
+        if self._geometry is not None:
+            size = answer_bytes(header["opcode"], header["count"], self._geometry)
+        if size > most:
             raise ValueError(
-                f"the answer to frame {index} may have {size} bytes and the board keeps {self._link.answer_bytes}; "
-                "ask for less at once"
+                f"the answer to frame {index} may have {size} bytes, the board can repeat {most}; ask for less at once"
             )
         return Parcel(
             sequence=header["sequence"], opcode=header["opcode"], answer_bytes=size,
