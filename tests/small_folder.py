@@ -48,6 +48,7 @@ def make_folder(folder: Path, *, context: int = 64, template: str | None = TEMPL
         bos_token="<s>",
         eos_token="</s>",
         additional_special_tokens=["<user>", "<model>"],
+        model_max_length=context,  # as real models have it: longer texts must not be warned about
     )
     fast.chat_template = template
     fast.save_pretrained(folder)

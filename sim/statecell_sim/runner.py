@@ -44,6 +44,7 @@ def run_bench(
     seed: int = 1,
     waves: bool | None = None,
     waves_folder: Path | None = None,
+    waves_name: str | None = None,
     env: Mapping[str, str] | None = None,
     testcases: Sequence[str] = (),
     progress: bool = True,
@@ -52,8 +53,8 @@ def run_bench(
 
     `design` is Verilog, or a component that is emitted as module `top`. `test_module` must be importable from this
     process; it reads the variables of `env`. `testcases` selects tests by name; without it all run. With `waves`
-    (default: the environment's WAVES=1) the signals are written to `waves_folder`/TEST_MODULE.fst, by default in
-    build/waves below the working folder.
+    (default: the environment's WAVES=1) the signals are written to `waves_folder`/`waves_name`.fst, by default in
+    build/waves below the working folder, named as the test module.
 
     Raises BenchFailure, with the end of the log, if a test fails, is skipped or none ran; SimulatorError and
     ToolMissingError if the design cannot be built.
@@ -63,7 +64,8 @@ def run_bench(
     folder = _built(_verilog(design, top), top, waves, progress)
     target = None
     if waves:
-        target = (waves_folder or Path("build", "waves")).absolute() / f"{test_module.rpartition('.')[2]}.fst"
+        name = waves_name or test_module.rpartition(".")[2]
+        target = (waves_folder or Path("build", "waves")).absolute() / f"{name}.fst"
         target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="statecell-bench-") as run:
         results, log = Path(run, "results.xml"), Path(run, "run.log")

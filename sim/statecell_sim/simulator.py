@@ -157,12 +157,10 @@ class Simulator:
 
     def _open_trace(self, path: Path) -> None:
         try:
-            path.open("wb").close()  # the writer itself does not notice a path that it cannot write
-        except OSError as error:
+            check_writable(path)
+        except SimulatorError:
             self.close()
-            raise SimulatorError(
-                f"Waveforms cannot be written to {path} ({error.strerror}): name a file that can be written."
-            ) from error
+            raise
         if not self._c.sc_trace(self._handle, str(path).encode()):
             self.close()
             raise SimulatorError("This simulator was built without waveforms: build it with trace=True.")
@@ -237,6 +235,16 @@ class SimTransport:
         self.simulator.close()
 
 
+def check_writable(trace: Path) -> None:
+    """Raise SimulatorError where waveforms cannot be written to this file; the writer itself does not notice."""
+    try:
+        trace.open("wb").close()
+    except OSError as error:
+        raise SimulatorError(
+            f"Waveforms cannot be written to {trace} ({error.strerror}): name a file that can be written."
+        ) from error
+
+
 def open_transport(rest: str, *, timeout: float) -> SimTransport:
     """Open what follows `sim:` in a device's address: `CONFIG` or `CONFIG?trace=FILE.fst`; no CONFIG means smollm2.
 
@@ -255,6 +263,8 @@ def open_transport(rest: str, *, timeout: float) -> SimTransport:
         raise LinkError(
             f"The simulator does not know {query!r}: the only option is trace=FILE.fst, as in sim:{name}?trace=run.fst."
         )
+    if trace is not None:
+        check_writable(Path(trace))  # before a build that takes minutes
     library = library_of(name, trace=trace is not None)
     return SimTransport(Simulator(library, trace=Path(trace) if trace else None))
 

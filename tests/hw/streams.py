@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from amaranth.hdl import ClockDomain, Module
 from amaranth.sim import Simulator
 
 MAX_CYCLES = 100_000
@@ -40,7 +41,10 @@ async def receive(ctx: Any, stream: Any, rng: random.Random, pause: float) -> An
 
 def simulate(dut: Any, *benches: Any, max_cycles: int = MAX_CYCLES) -> int:
     """Run until all benches end and return how many cycles that took; fails after `max_cycles`."""
-    sim: Any = Simulator(dut)
+    top = Module()
+    top.domains.sync = ClockDomain()  # a block without registers has no clock of its own
+    top.submodules.dut = dut
+    sim: Any = Simulator(top)
     sim.add_clock(1e-6)
     ended = 0
     cycles = 0

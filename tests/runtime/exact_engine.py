@@ -5,19 +5,15 @@ With it the glue alone is under test: whatever differs from sdpa beyond 16-bit r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from statecell.errors import StatecellError
+from statecell.device import ArrayFullError
 from statecell.runtime.engine import Append, Attend, Attended
 from statecell.runtime.quantise import log2_score
-from statecell.spec.commands import COUNTER_FIELDS, Counters
-
-
-class ArrayFullError(StatecellError):
-    pass
+from statecell.spec.commands import COUNTER_FIELDS, Counters, Status
 
 
 class ExactEngine:
@@ -53,6 +49,10 @@ class ExactEngine:
         self.rows[slot] = (k[:tokens], v[:tokens])
         del self.wide[slot][tokens:]
 
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        if sum(len(k) for k, _ in self.rows.values()) + sum(rows.values()) > self.capacity:
+            raise ArrayFullError("the array is full", Status.FULL)
+
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         self.runs.append(len(items))
         results: list[Attended | None] = []
@@ -75,7 +75,7 @@ class ExactEngine:
         assert item.k.shape == item.v.shape == (len(item.k), self.head_dim)
         assert len(item.k) > 0
         if sum(len(k) for k, _ in self.rows.values()) + len(item.k) > self.capacity:
-            raise ArrayFullError("the array is full")
+            raise ArrayFullError("the array is full", Status.FULL)
         k, v = self.rows[item.slot]
         self.rows[item.slot] = (np.concatenate([k, item.k]), np.concatenate([v, item.v]))
         self.wide[item.slot] += [item.wide] * len(item.k)

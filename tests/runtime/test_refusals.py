@@ -36,7 +36,7 @@ from statecell.runtime.attention import Attachment, attach, attachment_of, detac
 from statecell.runtime.cache import SlotCache
 from statecell.runtime.errors import CacheStateError, CalibrationError, NotFiniteError, UnsupportedError
 from statecell.runtime.masking import slot_mask, window_of
-from tests.runtime.exact_engine import ArrayFullError, ExactEngine
+from tests.runtime.exact_engine import ExactEngine
 from tests.runtime.small_models import HEAD_DIM, prompt, small_model
 
 _TINY: dict[str, Any] = {
@@ -244,34 +244,6 @@ def test_a_first_pass_that_was_refused_leaves_no_trace(model: Any, attachment: A
     with pytest.raises(CacheStateError, match="input has 1 sequences, but the cache holds 2"):
         model(prompt(4), cache=cache)
     assert model(prompt(5, batch=2), cache=cache).cache.token_counts == [5, 5]
-
-
-def test_full_array_breaks_the_cache_but_not_the_engine(model: Any) -> None:
-    engine = ExactEngine(HEAD_DIM, capacity=6 * 8)
-    attachment = attach(model, engine)
-    cache = attachment.new_cache()
-    with pytest.raises(ArrayFullError, match="the array is full"):
-        model.generate(prompt(5), max_new_tokens=8, cache=cache)
-    with pytest.raises(CacheStateError, match=r"ended early with ArrayFullError; start a new one"):
-        model.generate(prompt(5), max_new_tokens=8, cache=cache)
-    cache.close()
-    assert model.generate(prompt(5), max_new_tokens=3).shape == (1, 8)
-
-
-def test_exception_between_layers_breaks_the_cache(model: Any, attachment: Attachment) -> None:
-    cache = model(prompt(4)).cache
-    handle = model.model.layers[1].register_forward_pre_hook(_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        model(prompt(1), cache=cache)
-    handle.remove()
-    with pytest.raises(CacheStateError, match="did not finish"):
-        model(prompt(1), cache=cache)
-    with pytest.raises(CacheStateError, match="did not finish"):
-        cache.crop(-1)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_closed_cache(model: Any, attachment: Attachment) -> None:

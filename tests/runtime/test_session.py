@@ -91,7 +91,7 @@ def test_turns_store_the_history_once(folder: str) -> None:
             before = len(session.ids)
             ids = conversation.ask(message)
             report = session.generate(ids, 3)
-            conversation.answered(report)
+            conversation.answered(report.text)
             assert len(session.ids) == before + len(ids) + report.tokens
             # The last token was generated, but nothing has come after it yet.
             assert session._cache.get_seq_length() == len(session.ids) - 1
@@ -106,11 +106,20 @@ def test_an_end_token_that_was_generated_is_not_repeated(folder: str) -> None:
         conversation = Conversation(session)
         end = session.tokenizer.eos_token_id
         session.ids = [*conversation.ask("it rained"), 7, end]
-        conversation._messages.append({"role": "assistant", "content": session.tokenizer.decode([7])})
+        conversation.answered(session.tokenizer.decode([7]))
         assert conversation.ask("a ship")[0] == session.tokenizer.convert_tokens_to_ids("<user>")
         session.ids = session.ids[:-1]
-        conversation._messages.pop()
         assert conversation.ask("a ship")[0] == end
+
+
+def test_a_message_without_an_answer_leaves_no_trace(folder: str) -> None:
+    with Session(folder, cache_format="float") as session:
+        conversation = Conversation(session)
+        conversation.ask("it rained")
+        conversation.answered(session.generate(conversation.ask("the sea was grey"), 3).text)
+        conversation.ask("it rained")
+        conversation.answered(session.generate(conversation.ask("a ship lay in harbour"), 3).text)
+        assert "it rained" not in session.tokenizer.decode(session.ids)
 
 
 def test_restart_forgets(folder: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import time
 from pathlib import Path
 
 import pytest
 
+from statecell_hw import emit
 from statecell_sim import toolchain
 from statecell_sim.builder import build_library
 from statecell_sim.errors import SimulatorError, ToolMissingError
+from statecell_sim.simulator import library_of, open_transport
 
 TOP = "module statecell(input clk, input rst);\nendmodule\n"
 
@@ -29,7 +32,22 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, cache: Path
     monkeypatch.setenv("PATH", str(cache))
     with pytest.raises(ToolMissingError, match=r"g\+\+, make, perl cannot be found: install with `apt install g"):
         build_library(TOP, 4)
-    assert entries(cache) == []
+    assert not any(cache.iterdir())
+
+
+@pytest.mark.parametrize("name", ["g++", "make", "perl"])
+def test_missing_programs_are_named_before_any_work(name: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setattr(toolchain, "missing_programs", lambda: [name])
+    monkeypatch.setattr(emit, "emit_verilog", lambda *_, **__: pytest.fail("emitted in vain"))
+    with pytest.raises(ToolMissingError, match=rf"{re.escape(name)} cannot be found"):
+        library_of("tiny")
+    assert not any(cache.iterdir())
+
+
+def test_a_waveform_file_is_checked_before_any_work(cache: Path) -> None:
+    with pytest.raises(SimulatorError, match="Waveforms cannot be written"):
+        open_transport(f"tiny?trace={cache}/missing/x.fst", timeout=1.0)
+    assert not any(cache.iterdir())
 
 
 def test_failed_build_is_one_error_and_leaves_nothing(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,15 @@ import hashlib
 import io
 import json
 import socket
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
+from logging import StreamHandler
 from pathlib import Path
 
 import pytest
+from transformers.utils import logging
 
 from statecell.store import models
 from statecell.store.download import checked
@@ -118,6 +121,39 @@ def test_missing_layers_are_refused(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(StoreError, match=r"lacks \d+ of the model's tensors"):
         load_model(str(folder))
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path, content: str | None) -> None:
+    folder = make_folder(tmp_path / "small")
+    (folder / "tokenizer.json").unlink()
+    if content is not None:
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(StoreError, match=r"tokenizer in .*small cannot be opened: give .*tokenizer\.json"):
+        load_model(folder)
+
+
+def test_what_transformers_has_to_say_about_a_folder_is_not_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(tmp_path / "small")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    handler = StreamHandler(sys.stderr)  # its own handler may be tied to another test's standard error
+    logging.add_handler(handler)
+    capfd.readouterr()
+    try:
+        with pytest.raises(StoreError, match=r"cannot be opened|of the model's tensors"):
+            load_model(folder)
+    finally:
+        logging.remove_handler(handler)
+    assert capfd.readouterr().err == ""
+
+
+def test_the_tokenizer_takes_texts_beyond_the_context(tmp_path: Path) -> None:
+    """Otherwise transformers warns on stderr about texts that are cut into windows anyway."""
+    folder = make_folder(tmp_path / "small", context=8)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["model_max_length"] == 8
+    assert load_model(folder).tokenizer.model_max_length > 1 << 60
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000, "~no-such-user/model"])

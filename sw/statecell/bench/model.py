@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from statecell.runtime.session import GenerationReport, Session
+from statecell.runtime.report import GenerationReport
+from statecell.runtime.session import Session
 
 _TEXT = "In the beginning the sea was grey and quiet, and the ships lay in the harbour waiting for the wind. "
 

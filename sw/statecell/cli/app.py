@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +13,7 @@ from typer.main import get_command
 
 import statecell
 from statecell.cli import bench, cache, calibrate, doctor, evaluate, generate, info, models, report, texts
-from statecell.cli.output import err
+from statecell.cli.output import complain
 from statecell.errors import StatecellError
 from statecell.spec.geometry import GeometryError
 
@@ -78,17 +79,33 @@ def _root(
 
 def main() -> None:
     """Run the command line. An error that the user can repair ends it with one sentence on stderr and its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where it was closed
+            stream.reconfigure(errors="replace")  # a character that the terminal cannot show must not end the program
     try:
-        app()
+        sys.exit(app(standalone_mode=False))  # otherwise typer draws a box around a wrong option
+    except typer.TyperException as error:
+        _refuse(_usage(error), error.exit_code)
     except (StatecellError, GeometryError) as error:
-        err().print(f"statecell: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(getattr(error, "exit_code", StatecellError.exit_code))
+        _refuse(str(error), getattr(error, "exit_code", StatecellError.exit_code))
+    except ModuleNotFoundError as error:
+        _refuse(f"The Python package {error.name} is missing; run `make setup`, or install statecell with pip again.")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        err().print(
-            f"statecell: A file or folder cannot be used{where}: {error.strerror or error}; give another one.",
-            style="red", markup=False, soft_wrap=True,
-        )
-        sys.exit(StatecellError.exit_code)
-    except KeyboardInterrupt:
+        _refuse(f"A file or folder cannot be used{where}: {error.strerror or error}; give another one.")
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """The sentence for a wrong option or argument; nothing where the help has been printed instead."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "statecell"
+    return message and f"{message}; see `{command} --help`."
+
+
+def _refuse(sentence: str, exit_code: int = StatecellError.exit_code) -> NoReturn:
+    if sentence:
+        complain(sentence)
+    sys.exit(exit_code)

@@ -38,11 +38,10 @@ def attention(
     """
     from statecell.bench.attention import BenchError, bench_attention, config_for
 
+    row_counts, query_counts = numbers(rows, "--rows"), numbers(queries, "--queries")
     url = device if device is not None else f"sim:{config_for(head_dim)}"
     with Counting("bench") as step:
-        results = bench_attention(
-            url, rows=numbers(rows, "--rows"), queries=numbers(queries, "--queries"), progress=step
-        )
+        results = bench_attention(url, rows=row_counts, queries=query_counts, progress=step)
     if results[0].head_dim != head_dim:
         raise BenchError(f"The device {url} has head_dim {results[0].head_dim}, not {head_dim}: give that --head-dim.")
     found = [result.as_dict() for result in results]

@@ -23,16 +23,17 @@ def calibrate(
     Example: statecell calibrate --model ./my-llama --text emma --tokens 8192
     """
     from statecell.runtime.calibration import calibrate as measure
-    from statecell.runtime.calibration import own_path
+    from statecell.runtime.calibration import fingerprint, own_path
     from statecell.store.models import load_model
     from statecell.store.texts import load_text
 
     loaded = load_model(model)
     window = min(1024, getattr(loaded.model.config, "max_position_embeddings", 1024))
+    path = own_path(fingerprint(loaded.model))
+    path.parent.mkdir(parents=True, exist_ok=True)  # before minutes of work, if it cannot be made
     ids = loaded.tokenizer(load_text(text), add_special_tokens=False)["input_ids"][:tokens]
     with Counting("calibrating, tokens") as step:
         calibration = measure(loaded.model, ids, name=loaded.name, text=text, window=window, progress=step)
-    path = own_path(calibration.fingerprint)
     calibration.save(path)
     if as_json:
         print_json({"model": loaded.name, "text": text, "tokens": calibration.tokens, "file": str(path)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def checks() -> list[Check]:
     """Everything that `doctor` looks for, in the order in which it is needed."""
     programs = (_program(*row) for row in _PROGRAMS)
     libraries = (_library(*row) for row in _LIBRARIES)
-    return [_python(), *programs, _verilator(), *libraries, _disk()]
+    return [_python(), *programs, _verilator(), *libraries, _cache(), _disk()]
 
 
 _PROGRAMS = (
@@ -81,6 +82,18 @@ def _package(name: str, purpose: str, locate: Callable[[], str]) -> Check:
         return Check(name=name, ok=True, found=locate(), install="")
     except PackageNotFoundError:
         return Check(name=name, ok=False, found=f"missing ({purpose})", install="make setup")
+
+
+def _cache() -> Check:
+    """Whether the cache folder can be written, or made where it is not there yet."""
+    nearest = next(path for path in (cache_root(), *cache_root().parents) if path.exists())
+    if not nearest.is_dir():
+        found = f"impossible, because {nearest} is a file"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        found = f"not writable in {nearest}"
+    else:
+        return Check(name="cache", ok=True, found=str(cache_root()), install="")
+    return Check(name="cache", ok=False, found=found, install="set STATECELL_CACHE to a folder that can be written")
 
 
 def _disk() -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,14 +14,17 @@ from statecell.cli.output import (
     DeviceOption,
     JsonOption,
     ModelOption,
+    complain,
     err,
     out,
     print_facts,
     print_json,
 )
+from statecell.errors import StatecellError
 
 if TYPE_CHECKING:
-    from statecell.runtime.session import GenerationReport, Session
+    from statecell.runtime.report import GenerationReport
+    from statecell.runtime.session import Session
 
 TokensOption = Annotated[int, typer.Option("--tokens", "-n", min=1, help="Most tokens to generate.")]
 TemperatureOption = Annotated[
@@ -44,9 +48,9 @@ def generate(
     Example: statecell generate "The best thing about a walk by the sea is" --device sim: --cache int4 --tokens 32
     """
     with _session(model, device, cache) as session:
-        if not as_json:
-            out().print(prompt, end="", markup=False, soft_wrap=True)
-        report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json)
+        session.checked(prompt, tokens, temperature, seed)
+        _introduce(session)
+        report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json, before=prompt)
         if as_json:
             print_json({"prompt": prompt, **report.as_dict(), "calibration": session.calibration})
         else:
@@ -63,28 +67,38 @@ def chat(
 ) -> None:
     """Talk with a model; its cache keeps the conversation, so each turn processes only what is new.
 
-    An empty line ends the conversation.
+    An empty line ends the conversation. A message that is refused, because it is too long for example, leaves no trace.
 
     Example: statecell chat --model smollm2-135m --cache int4
     """
+    from statecell.device import ArrayFullError
+    from statecell.runtime.errors import NotFiniteError, UnsupportedError
     from statecell.runtime.turns import Conversation
 
     with _session(model, device, cache) as session:
         conversation = Conversation(session)
+        _introduce(session)
         while message := _ask():
-            ids = conversation.ask(message)
-            report = _answer(session, ids, tokens, temperature, seed, quiet=False)
-            conversation.answered(report)
+            try:
+                report = _answer(session, conversation.ask(message), tokens, temperature, seed, quiet=False)
+            except (ArrayFullError, NotFiniteError, UnsupportedError) as error:
+                complain(str(error))
+                continue
+            conversation.answered(report.text)
             rate = f", {report.tokens_per_s:.2f} tokens/s" if report.tokens_per_s else ""
             summary = f"[{report.cache}: {report.tokens} tokens{rate}, {len(session.ids)} in the cache]"
             err().print(summary, style="dim", markup=False)
 
 
 def _ask() -> str:
+    if sys.stdin is None:  # closed by whoever started this process
+        return ""
     try:
         return err().input("you: ").strip()
     except EOFError:
         return ""
+    except UnicodeDecodeError as error:
+        raise StatecellError("The input is not UTF-8: give it in UTF-8, and check the locale.") from error
 
 
 def _session(model: str, device: str, cache: CacheFormat) -> Session:
@@ -92,23 +106,37 @@ def _session(model: str, device: str, cache: CacheFormat) -> Session:
     with err().status("loading torch and transformers"):
         from statecell.runtime.session import Session
 
-    session = Session(model, device, cache.value)
+    return Session(model, device, cache.value)
+
+
+def _introduce(session: Session) -> None:
     err().print(
         f"model {session.name}, cache format {session.cache_format}, device {session.device}, "
         f"calibration {session.calibration}",
         markup=False,
         soft_wrap=True,
     )
-    return session
 
 
 def _answer(
-    session: Session, prompt: str | list[int], tokens: int, temperature: float, seed: int, *, quiet: bool
+    session: Session,
+    prompt: str | list[int],
+    tokens: int,
+    temperature: float,
+    seed: int,
+    *,
+    quiet: bool,
+    before: str = "",
 ) -> GenerationReport:
-    """Generate, with a progress bar while the prompt is processed and the text as it comes (unless `quiet`)."""
+    """Generate, with a progress bar while the prompt is processed, then (unless `quiet`) the text as it comes.
 
-    def show(text: str) -> None:
-        out().print(text, end="", markup=False, soft_wrap=True)
+    `before` is shown in front of the text, not earlier: the bar, when it goes, clears the line that it is on.
+    """
+    held = [before]
+
+    def show(*text: str) -> None:
+        out().print(*held, *text, sep="", end="", markup=False, soft_wrap=True)
+        held.clear()
 
     with Counting("reading the prompt, layers") as layers:
         report = session.generate(
@@ -120,7 +148,7 @@ def _answer(
             on_prefill=layers,
         )
     if not quiet:
-        out().print()
+        show("\n")
     return report
 
 

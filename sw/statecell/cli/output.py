@@ -55,17 +55,22 @@ def err() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def complain(sentence: str) -> None:
+    """Print an error on stderr."""
+    err().print(f"statecell: {sentence}", style="red", markup=False, soft_wrap=True)
+
+
 def numbers(text: str, option: str) -> list[int]:
-    """Whole numbers separated by commas. Raises a usage error that names the option."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of whole numbers such as 64,256", param_hint=option) from None
+    """Whole numbers from 1 on, separated by commas. Raises a usage error that names the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{text!r} is not a list of whole numbers such as 64,256", param_hint=option)
+    return [int(part) for part in parts]
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on stdout."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print one JSON document on stdout, in ASCII: it survives every encoding of the output."""
+    typer.echo(json.dumps(value, indent=2))
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -108,11 +113,15 @@ def megabytes(count: int) -> str:
 
 
 class Counting:
-    """A progress bar on stderr that shows itself at the first call with (done, total) and vanishes at the last."""
+    """A progress bar on stderr that shows itself at the first call with (done, total) and vanishes at the last.
+
+    Where stderr is no terminal, nothing is shown: a bar that cannot move would only leave empty lines in a log.
+    """
 
     def __init__(self, title: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=err(), transient=True)
+        console = err()
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
         self._task = self._progress.add_task(title, total=None)
 
     def __enter__(self) -> Counting:

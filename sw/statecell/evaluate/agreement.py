@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from statecell.evaluate.formats import check_formats
 from statecell.evaluate.perplexity import EvaluationError, text_ids
 from statecell.runtime.session import Session
 
@@ -50,13 +51,19 @@ def agreement(
     `progress(done, total)` counts prompts. Raises EvaluationError for a text that is too short, and what `Session`
     raises.
     """
+    if prompts < 1 or prompt_tokens < 1 or tokens < 1:
+        raise EvaluationError(
+            f"{prompts} prompts of {prompt_tokens} tokens, each followed by {tokens}, are wanted: give at least 1 of "
+            "each."
+        )
+    check_formats([cache_format], device_url)
     rows: list[dict[str, Any]] = []
     with Session(model_name, cache_format="float") as plain, Session(model_name, device_url, cache_format) as session:
         ids = text_ids(session.tokenizer, text)
-        if prompts < 1 or len(ids) < prompts * prompt_tokens:
+        if len(ids) < prompts * prompt_tokens:
             raise EvaluationError(
-                f"The text has {len(ids)} tokens and {prompts} prompts of {prompt_tokens} are wanted: give at least "
-                "one prompt, or a longer text."
+                f"The text has {len(ids)} tokens and {prompts} prompts of {prompt_tokens} are wanted: give fewer, or a "
+                "longer text."
             )
         for number in range(prompts):
             begin = number * (len(ids) // prompts)

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from statecell.evaluate.perplexity import text_ids, windows_of
+from statecell.evaluate.perplexity import check_context, check_windows, text_ids, windows_of
 from statecell.model import reference, rotate
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended
-from statecell.runtime.engines import DEFAULTS
+from statecell.runtime.engines import default_config
 from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.geometry import config
@@ -89,10 +89,14 @@ def datapath(
 
     `config_name` defaults to the configuration of the model's head_dim. Raises as `evaluate.perplexity`.
     """
+    check_windows(tokens, window)
+    if config_name is not None:
+        config(config_name)
     loaded = load_model(model_name)
-    name = config_name or DEFAULTS[model_geometry(loaded.model).head_dim]
-    windows = windows_of(text_ids(loaded.tokenizer, text), tokens, window)
+    check_context(loaded.model, window)
+    name = config_name or default_config(model_geometry(loaded.model).head_dim)
     engine = ProbedEngine(name)
+    windows = windows_of(text_ids(loaded.tokenizer, text), tokens, window)
     attachment = attach(loaded.model, engine)
     try:
         for done, ids in enumerate(windows, 1):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from statecell.evaluate.perplexity import text_ids
+from statecell.evaluate.perplexity import check_context, text_ids, windows_of
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended, Engine
-from statecell.runtime.engines import open_engine
+from statecell.runtime.engines import check_address, open_engine
 from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.commands import Counters
@@ -78,6 +78,10 @@ class TwinEngine:
         self._device.truncate(slot, tokens)
         self._model.truncate(self._twins[slot], tokens)
 
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        """Whether the device has room."""
+        self._device.check_room(rows)
+
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Do the items in both and compare."""
         answers = self._device.run(items)
@@ -117,10 +121,13 @@ def equality(
 ) -> Equality:
     """Generate `tokens` tokens greedily after a prompt from a text, on a device and the integer model side by side.
 
-    `progress(done, total)` counts tokens. Raises what loading the model and opening the device raise.
+    `progress(done, total)` counts tokens. Raises EvaluationError for lengths beyond the text or the model's context,
+    and what loading the model and opening the device raise.
     """
+    check_address(device_url)
     loaded = load_model(model_name)
-    ids = torch.tensor([text_ids(loaded.tokenizer, text)[:prompt_tokens]])
+    check_context(loaded.model, prompt_tokens + tokens)
+    ids = torch.tensor(windows_of(text_ids(loaded.tokenizer, text), prompt_tokens, prompt_tokens))
     opened = open_engine(device_url, model_geometry(loaded.model).head_dim)
     engine = TwinEngine(opened.engine, ModelEngine(opened.geometry))
     try:

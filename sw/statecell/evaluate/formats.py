@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from statecell.evaluate.naive import NaiveCache, naive_bits
 from statecell.runtime.attention import attach, detach
-from statecell.runtime.engines import open_engine
+from statecell.runtime.engines import check_address, open_engine
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.half import HalfCache
 from statecell.runtime.support import model_geometry
@@ -33,6 +33,15 @@ class Place:
     bits: Callable[[int], float]
 
 
+def check_formats(cache_formats: Iterable[str], device_url: str) -> None:
+    """Raise UnsupportedError for a format that is not known, LinkError for an address that is needed and is none."""
+    for name in cache_formats:
+        if name not in FORMATS:
+            raise UnsupportedError(f"The cache format '{name}' is not known: use one of {', '.join(FORMATS)}.")
+        if name in ARRAY_FORMATS:
+            check_address(device_url)
+
+
 @contextmanager
 def using(model: Any, cache_format: str, device_url: str) -> Iterator[Place]:
     """Give `model` the format while the block runs; pass `place.new_cache()` as `cache=` in every forward pass.
@@ -42,8 +51,7 @@ def using(model: Any, cache_format: str, device_url: str) -> Iterator[Place]:
 
     Raises UnsupportedError for another format or a model that the engine does not compute, and the device's errors.
     """
-    if cache_format not in FORMATS:
-        raise UnsupportedError(f"The cache format '{cache_format}' is not known: use one of {', '.join(FORMATS)}.")
+    check_formats([cache_format], device_url)
     shape = model_geometry(model)
     if cache_format in HOST_FORMATS:
         makers: dict[str, Callable[[], Any]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from statecell.errors import StatecellError
-from statecell.evaluate.formats import using
+from statecell.evaluate.formats import check_formats, using
 from statecell.store.models import load_model
 from statecell.store.texts import load_text
 
@@ -52,13 +52,24 @@ def text_ids(tokenizer: Any, text: str, skip_bytes: int = SKIP_BYTES) -> list[in
     return list(tokenizer(part, add_special_tokens=False)["input_ids"])
 
 
-def windows_of(ids: Sequence[int], tokens: int, window: int) -> list[list[int]]:
-    """The first `tokens` ids in separate windows of `window`. Raises EvaluationError if there are not so many."""
+def check_windows(tokens: int, window: int) -> None:
+    """Raise EvaluationError unless `tokens` is a multiple of a `window` of at least 2 tokens."""
     if window < 2 or tokens < window or tokens % window:
         raise EvaluationError(
             f"The evaluation has {tokens} tokens in windows of {window}: give a window of at least 2 and a "
             "multiple of it."
         )
+
+
+def check_context(model: Any, tokens: int) -> None:
+    """Raise EvaluationError where one sequence of `tokens` is longer than the model's context."""
+    context = model.config.get_text_config(decoder=True).max_position_embeddings
+    if tokens > context:
+        raise EvaluationError(f"A sequence has {tokens} tokens, the model's context is {context}: make it shorter.")
+
+
+def windows_of(ids: Sequence[int], tokens: int, window: int) -> list[list[int]]:
+    """The first `tokens` ids in separate windows of `window`. Raises EvaluationError if there are not so many."""
     if len(ids) < tokens:
         raise EvaluationError(
             f"The text has only {len(ids)} tokens and {tokens} are wanted: give fewer, or a longer text."
@@ -105,10 +116,10 @@ def perplexity(
     sequence. `progress(done, total)` counts windows. Raises EvaluationError for a text that is too short, and what
     loading the model and opening the device raise.
     """
+    check_windows(tokens, window)
+    check_formats(cache_formats, device_url)
     loaded = load_model(model_name)
-    context = loaded.model.config.get_text_config(decoder=True).max_position_embeddings
-    if window > context:
-        raise EvaluationError(f"The window is {window} tokens, the model's context is {context}: give a shorter one.")
+    check_context(loaded.model, window)
     windows = windows_of(text_ids(loaded.tokenizer, text, skip_bytes), tokens, window)
     done, total = 0, len(windows) * (len(cache_formats) + 1)
 

@@ -24,7 +24,7 @@ from statecell.runtime.state import CACHE_FORMATS, CacheFormat, Tally
 from statecell.runtime.support import check_call, check_generation, check_head_dim, model_geometry
 
 IMPLEMENTATION = "statecell"
-_HOOKED_METHODS = ("_prepare_cache_for_generation", "_prefill", "prepare_inputs_for_generation")
+_HOOKED_METHODS = ("forward", "_prepare_cache_for_generation", "_prefill", "prepare_inputs_for_generation")
 _log = logging.getLogger("statecell")
 _attachments: weakref.WeakKeyDictionary[PreTrainedModel, Attachment] = weakref.WeakKeyDictionary()
 
@@ -59,11 +59,9 @@ class Attachment:
                 f"a model of type {model.config.model_type} does not use transformers' attention interface, so its "
                 "attention cannot be moved to an engine; use a model that does, such as Llama, Qwen or Mistral"
             )
-        self._handles = [
-            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            model.register_forward_hook(self._after_forward, with_kwargs=True),
-        ]
         # Instance attributes, found before the class's methods: the model's code stays, and `detach` deletes them.
+        # torch's own forward hooks would do for `forward`, but none of them is called after an interrupt.
+        self._hook(model, "forward", self._forward)
         self._hook(model, "_prepare_cache_for_generation", self._prepare_cache)
         self._hook(model, "_prefill", self._prefill)
         self._hook(model, "prepare_inputs_for_generation", self._prepare_inputs)
@@ -88,8 +86,6 @@ class Attachment:
         model = self._model()
         if model is None:
             return
-        for handle in self._handles:
-            handle.remove()
         for name in _HOOKED_METHODS:
             delattr(model, name)
         model.set_attn_implementation(self._previous)
@@ -141,20 +137,22 @@ class Attachment:
             )
         return original(input_ids, *args, **named)
 
-    def _before_forward(
-        self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple, dict[str, Any]]:
+    def _forward(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Give a forward pass a slot cache where the caller passed none, and take back what it stored if it raises."""
         named = dict(zip(self._parameters, args, strict=False)) | kwargs
         if named.get("cache") is None:
             old_name = named.pop("past_key_values", None)
             named["cache"] = old_name if old_name is not None else self.new_cache()
         cache = self._check_cache(named["cache"])
-        check_call(model, 0.0, named)
+        check_call(self._model(), 0.0, named)
         cache.begin_forward(named.get("input_ids"))
-        return (), named
-
-    def _after_forward(self, _model: Any, _args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
-        kwargs["cache"].end_forward()
+        try:
+            output = original(**named)
+            cache.end_forward()
+        except BaseException as error:
+            cache.abandon_forward(error)
+            raise
+        return output
 
     def _check_cache(self, cache: Any) -> SlotCache:
         if not isinstance(cache, SlotCache):

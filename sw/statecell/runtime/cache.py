@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 
 import numpy as np
@@ -9,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache
 
+from statecell.errors import StatecellError
 from statecell.runtime.calibration import Calibration
 from statecell.runtime.errors import CacheStateError, UnsupportedError
 from statecell.runtime.layer import SlotLayer
 from statecell.runtime.sharing import SharedEngine
-from statecell.runtime.state import CacheFormat, SlotState, Tally
+from statecell.runtime.state import CacheFormat, SlotState, Tally, ended_early
 
 
 class SlotCache(Cache):
@@ -21,8 +23,9 @@ class SlotCache(Cache):
 
     Made by the attachment's `new_cache`; `close` gives the slots back, `del` lets the engine's next use do so. A cache
     goes on from turn to turn: pass it as `cache=` with the whole history, or with the new ids and a mask over the whole
-    history. A forward pass that ends early after it has begun to store rows leaves the cache broken: it then refuses
-    further use until `reset`.
+    history. A forward pass that raises leaves the cache as it was before; only the pages that its rows took stay with
+    their slots. Where that is impossible, because the device failed, a call of it was interrupted, or the pass's mask
+    had dropped rows, the cache is broken: it refuses further use until `reset`.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class SlotCache(Cache):
         self.state = SlotState(engine=engine, calibration=calibration, cache_format=cache_format, tally=tally)
         super().__init__(layers=[SlotLayer(self.state, index) for index in range(layers)])
         self._incoming: NDArray[np.int64] | None = None
-        self._in_forward = False
+        self._before = self.state.valid, self.state.ids
         # The layers do not refer to this object, so `del` runs the finaliser at once, which only notes the slots.
         self._finalizer = weakref.finalize(self, engine.discard, self.state.slots)
         self._finalizer.atexit = False
@@ -55,26 +58,37 @@ class SlotCache(Cache):
     def begin_forward(self, input_ids: torch.Tensor | None) -> None:
         """Called before a forward pass with the ids it will process (None where embeddings are passed)."""
         self.state.check()
-        if self._in_forward and self.state.dirty:
-            self.state.fault = "its last forward pass did not finish, so its layers hold different numbers of tokens"
-            self.state.check()
-        if self._in_forward:  # left by a pass that was refused before anything was stored
-            if self.sequences == 0:
-                self.reset()
-            for layer in self._slot_layers():
-                layer.pending = None
-        self._in_forward, self.state.dirty = True, False
+        self.state.plan = None
+        self._before = self.state.valid, self.state.ids
         self._incoming = None if input_ids is None else input_ids.detach().cpu().numpy()
 
     def end_forward(self) -> None:
         """Called after a forward pass that returned."""
-        self._in_forward, self.state.dirty = False, False
         state, new = self.state, self._incoming
         past = state.plan.past if state.plan is not None else 0
         if new is None or (past and state.ids is None):
             state.ids = None
         else:
             state.ids = new.copy() if state.ids is None else np.concatenate([state.ids, new], axis=1)
+        state.tally.add(state.counted)
+        state.counted = Tally()
+
+    def abandon_forward(self, error: BaseException) -> None:
+        """Called after a forward pass that raised `error`: take back what it stored, or break the cache."""
+        state, (valid, ids) = self.state, self._before
+        state.counted = Tally()
+        if state.fault is not None:
+            return
+        state.fault = ended_early(error)  # stays if going back, too, ends early
+        if state.valid is not valid and state.plan is not None and state.plan.drops:
+            state.fault += " after it had dropped rows"
+            return
+        with contextlib.suppress(StatecellError):
+            if len(valid):
+                self._shorten(valid, ids)
+            else:
+                self.reset()
+            state.fault = None
 
     def check_history(self, input_ids: torch.Tensor) -> None:
         """Raise CacheStateError unless the whole history `input_ids` [B, n] begins with the ids stored here."""
@@ -114,27 +128,31 @@ class SlotCache(Cache):
         if tokens_to_remove == 0 or not state.valid.shape[1]:
             return
         state.fault = "cropping it did not finish"
-        before = state.valid.sum(axis=1)
-        state.valid = state.valid[:, :tokens_to_remove]
-        state.plan = None
-        state.ids = None if state.ids is None else state.ids[:, :tokens_to_remove]
-        after = state.valid.sum(axis=1)
-        for layer in self._slot_layers():
-            layer.positions = state.valid.shape[1]
-            for b in np.flatnonzero(after < before):
-                for slot in layer.slots[b]:
-                    state.engine.truncate(slot, int(after[b]))
+        self._shorten(
+            state.valid[:, :tokens_to_remove], None if state.ids is None else state.ids[:, :tokens_to_remove]
+        )
         state.fault = None
+
+    def _shorten(self, valid: NDArray[np.bool_], ids: NDArray[np.int64] | None) -> None:
+        """Go back to the first positions, of which `valid` and `ids` are the map of tokens and their ids."""
+        state = self.state
+        state.valid, state.ids, state.plan = valid, ids, None
+        for layer in self._slot_layers():
+            layer.pending, layer.positions = None, valid.shape[1]
+            for slots, tokens in zip(layer.slots, self.token_counts, strict=True):
+                for slot in slots:
+                    if state.engine.length(slot) > tokens:
+                        state.engine.truncate(slot, tokens)
 
     def reset(self) -> None:
         """Forget everything: the slots are freed and the cache is as new, a broken one too."""
-        self.state.engine.free(self.state.slots)
+        self.state.engine.free(list(self.state.slots))
         self.state.slots.clear()
         for layer in self._slot_layers():
             layer.reset()
         self.state.valid = np.zeros((0, 0), np.bool_)
         self.state.ids, self.state.plan, self.state.fault = None, None, None
-        self._incoming, self._in_forward, self.state.dirty = None, False, False
+        self._incoming = None
 
     def close(self) -> None:
         """Give the slots back now. A second call does nothing, any other use afterwards raises CacheStateError."""

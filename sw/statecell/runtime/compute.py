@@ -29,9 +29,9 @@ def slot_attention(
     """Attention of query [B, Hq, T, d] (position-encoded) over a layer's slots; returns [B, T, Hq, d] and None.
 
     `key` and `value` are the handle that `SlotLayer.update` returned. The rows it holds back are stored first, unless
-    an earlier layer that shares them has done so. Raises UnsupportedError for what the engine does not compute and
-    CacheStateError for a mask that does not fit, both before anything is stored; an engine's own error passes through
-    and leaves the cache broken.
+    an earlier layer that shares them has done so. Raises UnsupportedError for what the engine does not compute,
+    CacheStateError for a mask that does not fit and NotFiniteError for NaN or infinity, all before anything of this
+    layer is stored; an engine's own error passes through. The cache takes back what earlier layers stored.
     """
     if not isinstance(key, SlotHandle) or key is not value:
         raise UnsupportedError(
@@ -45,13 +45,8 @@ def slot_attention(
     batch, _, new, dim = query.shape
     fresh = layer.pending is not None
     past = layer.positions if fresh else layer.positions - new
-    try:
-        plan = state.plan_for(past, batch, new, attention_mask)
-        result = _run(layer, query, plan, window_of(attention_mask, sliding_window), scaling or dim**-0.5)
-    except BaseException as error:
-        if state.dirty and state.fault is None:
-            state.fault = f"a forward pass ended early with {type(error).__name__}"
-        raise
+    plan = state.plan_for(past, batch, new, attention_mask)
+    result = _run(layer, query, plan, window_of(attention_mask, sliding_window), scaling or dim**-0.5)
     layer.positions = plan.past + plan.new
     return result, None
 
@@ -93,7 +88,7 @@ def _run(layer: SlotLayer, query: torch.Tensor, plan: Plan, window: int | None, 
             if keep is not None:
                 for slot in layer.slots[b]:
                     state.engine.truncate(slot, keep)
-    results = state.engine.run([*appends, *attends])[len(appends) :]
+    results = state.run([*appends, *attends])[len(appends) :]
     layer.pending = None
     return _gather(results, plan, scales, (batch, kv_heads, new, group, dim), query)
 
@@ -105,16 +100,16 @@ def _first_scales(rows: tuple[Floats, Floats], plan: Plan, index: int) -> LayerS
 
 
 def _appends(layer: SlotLayer, scales: LayerScales, k: Floats, v: Floats, plan: Plan, sequences: slice) -> list[Append]:
-    tally = layer.state.tally
+    counted = layer.state.counted
     k_int, k_saturated = rows_to_int16(k, scales.k_mean, scales.k_lsb, "key", layer.index)
     v_int, v_saturated = rows_to_int16(v, scales.v_mean, scales.v_lsb, "value", layer.index)
-    tally.elements += k.size + v.size
-    tally.saturated += k_saturated + v_saturated
+    counted.elements += k.size + v.size
+    counted.saturated += k_saturated + v_saturated
     all_wide = layer.state.cache_format == "int8"
     items = []
     for i, b in enumerate(range(sequences.start, sequences.stop)):
         # The first token of a sequence draws attention from everywhere: in int4 it alone is stored in 8 bits.
-        wide_first = not all_wide and plan.stored(b) == 0
+        wide_first = not all_wide and plan.first_is_new(b)
         for head, slot in enumerate(layer.slots[b]):
             ks, vs = k_int[i, head], v_int[i, head]
             if wide_first:

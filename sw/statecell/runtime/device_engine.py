@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -78,6 +78,10 @@ class DeviceEngine:
         state.tokens.truncate(tokens)
         self.device.truncate(slot, state.tokens.rows)
 
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        """Raise ArrayFullError unless so many more rows fit into each of these slots."""
+        self._missing_pages({s: self._slots[s].tokens.rows + more for s, more in rows.items()})
+
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Do the items in order, in one pipelined exchange."""
         pages = self._allocate(items)
@@ -119,6 +123,14 @@ class DeviceEngine:
             if isinstance(item, Append):
                 held = rows.get(item.slot, self._slots[item.slot].tokens.rows)
                 rows[item.slot] = held + len(item.k) * (2 if item.wide else 1)
+        tiles = self._geometry.tiles
+        taken = {s: [self._free_pages[s % tiles].pop() for _ in range(n)] for s, n in self._missing_pages(rows).items()}
+        for s, new in taken.items():
+            self._slots[s].pages.extend(new)
+        return taken
+
+    def _missing_pages(self, rows: Mapping[int, int]) -> dict[int, int]:
+        """Pages that slots lack for this many rows in all, where they lack some. Raises ArrayFullError."""
         g = self._geometry
         need = {s: max(0, -(-r // g.page_rows) - len(self._slots[s].pages)) for s, r in rows.items()}
         wanted = [sum(n for s, n in need.items() if s % g.tiles == tile) for tile in range(g.tiles)]
@@ -132,10 +144,7 @@ class DeviceEngine:
         if longest > g.slot_rows:
             raise ArrayFullError(f"a sequence would need {longest} rows and a slot holds at most {g.slot_rows}; "
                                  "shorten the text or use a configuration with more pages per slot", Status.FULL)
-        taken = {s: [self._free_pages[s % g.tiles].pop() for _ in range(n)] for s, n in need.items() if n}
-        for s, new in taken.items():
-            self._slots[s].pages.extend(new)
-        return taken
+        return {s: n for s, n in need.items() if n}
 
     def _append(self, item: Append, requests: list[Request]) -> None:
         flags = Flag.WIDE if item.wide else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,8 +72,18 @@ class Engine(Protocol):
     def truncate(self, slot: int, tokens: int) -> None:
         """Keep the first `tokens` tokens of a slot."""
 
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        """Raise `statecell.device.ArrayFullError` unless so many more rows fit into each of these slots.
+
+        A token takes one row, or two where it is `wide`.
+        """
+
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
-        """Do the items in order (pipelined where the engine can); one result each, None for an `Append`."""
+        """Do the items in order (pipelined where the engine can); one result each, None for an `Append`.
+
+        Raises `statecell.device.ArrayFullError` where an append does not fit; rows may then have been appended to the
+        items' slots, and `truncate` takes them back. What the slots hold after any other error is not known.
+        """
 
     def counters(self) -> Counters:
         """Totals so far."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
-from statecell.device import Device
+from statecell.device import TRANSPORTS, Device
+from statecell.link.errors import LinkError
 from statecell.runtime.device_engine import DeviceEngine
 from statecell.runtime.engine import Engine
 from statecell.runtime.errors import UnsupportedError
@@ -27,6 +29,25 @@ class OpenedEngine:
     address: str
 
 
+def check_address(url: str) -> None:
+    """Raise LinkError, naming the known schemes, where `url` begins with none of them."""
+    scheme, colon, _ = url.partition(":")
+    known = {MODEL_SCHEME, *(point.name for point in entry_points(group=TRANSPORTS))}
+    if not colon or scheme not in known:
+        names = ", ".join(f"{name}:" for name in sorted(known))
+        raise LinkError(f"{url!r} is not the address of a device: give one that begins with one of {names}.")
+
+
+def default_config(head_dim: int) -> str:
+    """Name of the configuration for a model with this head_dim. Raises UnsupportedError where there is none."""
+    if head_dim not in DEFAULTS:
+        raise UnsupportedError(
+            f"The model has head_dim {head_dim}, and no device configuration has: use a model with one of "
+            f"{', '.join(map(str, DEFAULTS))}."
+        )
+    return DEFAULTS[head_dim]
+
+
 def open_engine(url: str, head_dim: int) -> OpenedEngine:
     """The engine at `url`, for a model with `head_dim`.
 
@@ -36,16 +57,12 @@ def open_engine(url: str, head_dim: int) -> OpenedEngine:
     Raises LinkError for a scheme that nothing installed provides, GeometryError for an unknown configuration,
     UnsupportedError where no configuration has this head_dim, and what the transport raises.
     """
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme in (MODEL_SCHEME, "sim") and not rest.partition("?")[0]:
-        if head_dim not in DEFAULTS:
-            raise UnsupportedError(
-                f"The model has head_dim {head_dim}, and no device configuration has: use a model with one of "
-                f"{', '.join(map(str, DEFAULTS))}."
-            )
-        url = f"{scheme}:{DEFAULTS[head_dim]}{rest}"
+    check_address(url)
+    scheme, _, rest = url.partition(":")
+    if scheme in (MODEL_SCHEME, "sim") and not rest.partition("?")[0]:
+        url = f"{scheme}:{default_config(head_dim)}{rest}"
         rest = url.partition(":")[2]
-    if colon and scheme == MODEL_SCHEME:
+    if scheme == MODEL_SCHEME:
         geometry = config(rest)
         return OpenedEngine(engine=ModelEngine(geometry), geometry=geometry, address=url)
     device = Device.open(url)
@@ -58,6 +75,7 @@ def open_engine(url: str, head_dim: int) -> OpenedEngine:
 
 def describe(url: str) -> dict[str, Any]:
     """What the device at `url` says about itself, as plain values. Raises as `open_engine`."""
+    check_address(url)
     scheme, _, rest = url.partition(":")
     if scheme == MODEL_SCHEME:
         geometry = config(rest or DEFAULTS[64])

@@ -67,7 +67,7 @@ class SlotLayer(CacheLayerMixin):
             check_head_dim(states.shape[-1], self.state.engine.head_dim)
         batch, heads = key_states.shape[:2]
         opened = self.state.engine.open(batch * heads)
-        self.state.slots.extend(opened)
+        self.state.slots.update({slot: number // heads for number, slot in enumerate(opened)})
         self.slots = [opened[b * heads : (b + 1) * heads] for b in range(batch)]
         if self.state.calibration is not None:
             self.scales = LayerScales.calibrated(self.state.calibration, self.index)

@@ -138,9 +138,14 @@ class Plan:
                 )
             self.keep[int(b)] = kept
 
-    def stored(self, sequence: int) -> int:
-        """Tokens of a sequence before this pass."""
-        return int(self._tokens[sequence, self.past])
+    @property
+    def drops(self) -> bool:
+        """Whether it removes stored tokens."""
+        return any(keep is not None for keep in self.keep)
+
+    def first_is_new(self, sequence: int) -> bool:
+        """Whether this pass brings the first token of a sequence."""
+        return not self._tokens[sequence, self.past] and bool(self.take[sequence].any())
 
     def ranges(self, sequence: int, group: int, window: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Start and end, int64 [tokens * group], of the queries of a sequence: `group` adjacent rows per token."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +74,9 @@ class ModelEngine:
         kept = slice(0, state.tokens.rows)
         if state.keys is not None and state.values is not None:
             state.keys, state.values = state.keys.take(kept), state.values.take(kept)
+
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        """Nothing to check: there is room as long as memory lasts."""
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Do the items in order."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from statecell.runtime.attention import Attachment, attach, detach
-from statecell.runtime.engines import OpenedEngine, open_engine
+from statecell.runtime.cache import SlotCache
+from statecell.runtime.engines import OpenedEngine, check_address, open_engine
 from statecell.runtime.errors import NotFiniteError, UnsupportedError
 from statecell.runtime.half import HalfCache
+from statecell.runtime.report import GenerationReport
 from statecell.runtime.stream import TextStream
 from statecell.runtime.support import model_geometry
 from statecell.runtime.traffic import Traffic, bits_per_element
@@ -22,38 +23,6 @@ from statecell.store.models import load_model
 
 FORMATS = ("float", "fp16", "int8", "int4")
 LEAST_TEMPERATURE = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationReport:
-    """What one call of `Session.generate` did.
-
-    `tokens_per_s`, cycles and bytes are of the tokens after the first, which alone are decoded one by one; None where
-    there is none, or where no device counts them. `agreement` is the share of generated tokens that the float model,
-    given the same text before them, ranks first; `mean_logit_difference` is the mean absolute difference of all logits
-    at those positions. `saturated_elements` counts the elements that left the calibrated range.
-    """
-
-    model: str
-    device: str
-    cache: str
-    text: str
-    prompt_tokens: int
-    tokens: int
-    seconds: float
-    time_to_first_token_s: float
-    tokens_per_s: float | None
-    cycles_per_token: float | None
-    array_bytes_per_token: float | None
-    fp16_bytes_per_token: float | None
-    bits_per_element: float
-    agreement: float | None
-    mean_logit_difference: float | None
-    saturated_elements: int | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
 
 
 class Session:
@@ -69,6 +38,9 @@ class Session:
     def __init__(self, model_name: str, device_url: str = "sim:", cache_format: str = "int4") -> None:
         if cache_format not in FORMATS:
             raise UnsupportedError(f"The cache format '{cache_format}' is not known: use one of {', '.join(FORMATS)}.")
+        on_host = cache_format in ("fp16", "float")
+        if not on_host:
+            check_address(device_url)  # loading the model may take long
         loaded = load_model(model_name)
         self.name = loaded.name
         self.model: PreTrainedModel = loaded.model
@@ -81,7 +53,7 @@ class Session:
         self._opened: OpenedEngine | None = None
         self._attachment: Attachment | None = None
         self._traffic: Traffic | None = None
-        if cache_format in ("fp16", "float"):
+        if on_host:
             layers = self.model.config.get_text_config(decoder=True).num_hidden_layers
             self._cache: Any = HalfCache(layers) if cache_format == "fp16" else DynamicCache()
         else:
@@ -152,9 +124,25 @@ class Session:
         whole conversation afterwards and the report says how far it agrees.
 
         Raises UnsupportedError for an empty prompt, a negative temperature, fewer than one new token, or more tokens
-        than the model's context holds; nothing is stored then.
+        than the model's context holds, NotFiniteError where the model yields NaN or infinity, and the device's errors.
+        The conversation is then as it was before the call; only where `SlotCache` says that it breaks must it be
+        restarted.
         """
-        ids = self._checked(prompt, max_new_tokens, temperature, seed)
+        ids = self.checked(prompt, max_new_tokens, temperature, seed)
+        with self._unchanged_by_errors():
+            return self._generate(ids, max_new_tokens, temperature, seed, on_text, on_prefill, check, stop_at_end)
+
+    def _generate(
+        self,
+        ids: list[int],
+        max_new_tokens: int,
+        temperature: float,
+        seed: int,
+        on_text: Callable[[str], None] | None,
+        on_prefill: Callable[[int, int], None] | None,
+        check: bool,
+        stop_at_end: bool,
+    ) -> GenerationReport:
         generator = torch.Generator().manual_seed(seed)
         stored = self._cache.get_seq_length()
         self.ids += ids
@@ -164,11 +152,7 @@ class Session:
         rows: list[torch.Tensor] = []
         started = time.perf_counter()
         with _watched_layers(self.model, on_prefill):
-            try:
-                rows.append(self._forward(pending))
-            except BaseException:
-                del self.ids[before - len(ids) :]
-                raise
+            rows.append(self._forward(pending))
         first_token_s = time.perf_counter() - started
         if self._traffic is not None:
             self._traffic.start(before)
@@ -206,10 +190,38 @@ class Session:
             saturated_elements=self._attachment.tally.saturated if self._attachment is not None else None,
         )
 
-    def _checked(
-        self, prompt: str | Sequence[int], max_new_tokens: int, temperature: float, seed: int
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """The token ids of a text. Raises UnsupportedError for one that UTF-8 cannot express."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # half a surrogate pair: Python's stand-in for a byte it cannot decode
+            raise UnsupportedError(
+                f"The text is not UTF-8 (at character {error.start}): give it in UTF-8, and check the locale."
+            ) from error
+        ids: list[int] = self.tokenizer(text, add_special_tokens=special_tokens)["input_ids"]
+        return ids
+
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        """Take the conversation back to where it is now if the block raises."""
+        told, stored = len(self.ids), self._cache.get_seq_length()
+        try:
+            yield
+        except BaseException:
+            del self.ids[told:]
+            if isinstance(self._cache, SlotCache):
+                if self._cache.state.fault is None:
+                    self._cache.crop(stored - self._cache.get_seq_length())
+            else:  # a forward pass that raised has left layers of different lengths
+                for layer in self._cache.layers:
+                    layer.crop(min(0, stored - layer.get_seq_length()))
+            raise
+
+    def checked(
+        self, prompt: str | Sequence[int], max_new_tokens: int, temperature: float = 0.0, seed: int = 0
     ) -> list[int]:
-        ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
+        """The token ids of a prompt that `generate` would take with these arguments. Raises UnsupportedError."""
+        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not ids:
             raise UnsupportedError("The prompt has no tokens: give at least one word.")
         vocabulary = int(self.model.config.get_text_config(decoder=True).vocab_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from statecell.runtime.engine import Append, Attend, Attended, Engine
 
@@ -34,15 +34,26 @@ class SharedEngine:
         with self._lock:
             self.engine.free_slots(slots)
 
-    def discard(self, slots: list[int]) -> None:
-        """Note slots to be freed later; safe in a finaliser. Empties the list, so that no slot is freed twice."""
-        self._discarded.append(slots[:])
+    def discard(self, slots: dict[int, int]) -> None:
+        """Note slots (the keys) to be freed later; safe in a finaliser. Empties it, so that no slot is freed twice."""
+        self._discarded.append(list(slots))
         slots.clear()
+
+    def length(self, slot: int) -> int:
+        """Tokens stored in a slot."""
+        with self._lock:
+            return self.engine.length(slot)
 
     def truncate(self, slot: int, tokens: int) -> None:
         """Keep the first `tokens` tokens of a slot."""
         with self._lock:
             self.engine.truncate(slot, tokens)
+
+    def check_room(self, rows: Mapping[int, int]) -> None:
+        """Raise ArrayFullError unless so many more rows fit into each of these slots."""
+        with self._lock:
+            self._free_discarded()
+            self.engine.check_room(rows)
 
     def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
         """Run items as one uninterrupted batch."""

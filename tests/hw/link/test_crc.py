@@ -5,9 +5,9 @@ import zlib
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator
 
 from statecell_hw.link.crc import Crc
+from tests.hw.streams import simulate
 
 
 @pytest.mark.parametrize("link_bytes", [2, 4, 8, 16])
@@ -33,7 +33,4 @@ def test_equals_zlib_for_every_prefix(link_bytes: int) -> None:
             await ctx.tick()
             ctx.set(dut.clear, 0)
 
-    sim: Any = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(bench)
-    sim.run()
+    simulate(dut, bench)
