@@ -150,9 +150,3 @@ def test_the_error_output_shows_damage_until_a_good_frame(bad: bytes | None) -> 
         assert not ctx.get(dut.error)
 
     run(bench)
-
-
-@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")  # the refused one
-def test_a_clock_that_is_too_slow_is_refused() -> None:
-    with pytest.raises(ValueError, match="a bit takes 8 to 4095 cycles"):
-        SerialTop(G, clock_hz=4 * START_BAUD)
