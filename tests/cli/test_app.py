@@ -27,9 +27,9 @@ def test_help_lists_every_command(run: Run) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("generate", "chat", "info", "bench attention", "bench model", "eval ppl", "eval agreement", "report"),
-        "drift",
-        *("models list", "models fetch", "texts list", "texts fetch", "cache show", "cache clear", "doctor"),
+        *("generate", "chat", "info", "bench attention", "bench link", "bench model", "eval ppl", "eval agreement"),
+        *("report", "drift", "models list", "models fetch", "texts list", "texts fetch", "cache show", "cache clear"),
+        "doctor",
     ],
 )
 def test_every_help_has_an_example(run: Run, command: str) -> None:
@@ -62,8 +62,8 @@ def test_an_error_is_one_sentence_without_a_traceback(run: Run) -> None:
         ("bench attention --rows 1,,2", "'1,,2' is not a list of whole numbers such as 64,256; see `statecell bench"),
         ("bench attention --rows 0", "'0' is not a list of whole numbers"),
         ("modles list", "No such command 'modles'. Did you mean 'models'?; see `statecell --help`."),
-        ("info -d tape:", "'tape:' is not the address of a device: give one that begins with one of model:, sim:."),
-        ("generate a -d sim", "'sim' is not the address of a device: give one that begins with one of model:, sim:."),
+        ("info -d tape:", "'tape:' is not the address of a device: give one that begins with one of board:, model:"),
+        ("generate a -d sim", "'sim' is not the address of a device: give one that begins with one of board:, model:"),
     ],
 )
 def test_a_usage_error_is_one_sentence(run: Run, arguments: str, sentence: str) -> None:
@@ -75,7 +75,7 @@ def test_a_usage_error_is_one_sentence(run: Run, arguments: str, sentence: str) 
 def test_an_empty_address_names_the_schemes(run: Run) -> None:
     for command in (("info",), ("generate", "a"), ("eval", "ppl"), ("eval", "equality")):
         code, out, error = run(*command, "--device", "")
-        assert (code, out) == (2, "") and "begins with one of model:, sim:." in error
+        assert (code, out) == (2, "") and "begins with one of board:, model:, serial:, sim:." in error
 
 
 def test_a_group_without_a_command_prints_its_help(run: Run) -> None:

@@ -18,11 +18,13 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.device import append_request, attend_request, map_request
+from statecell.link import cobs
 from statecell.link.framing import Request
 from statecell.model.normalise import normalise, pack_block
 from statecell.spec import formats, frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode, Status
 from statecell.spec.geometry import Geometry
+from statecell.spec.serial import SerialLink
 from statecell_hw.attention.normalise import Normalise
 from statecell_hw.attention.pack import BlockPack
 from statecell_hw.control.command import Command
@@ -33,8 +35,11 @@ from statecell_hw.control.passes import PassQueue
 from statecell_hw.control.rawrows import RowReader
 from statecell_hw.control.responder import Answer, Responder
 from statecell_hw.layouts import Kind, QueryLoad
+from statecell_hw.link.answers import Answers
+from statecell_hw.link.cobs import CobsDecoder, CobsEncoder
 from statecell_hw.link.deframer import Deframer
 from statecell_hw.link.framer import Framer
+from statecell_hw.link.intake import Intake
 from statecell_hw.tile import Tile
 from statecell_hw.top import StateCell
 from statecell_sim.contract import ContractViolation, check
@@ -134,6 +139,88 @@ def test_framer() -> None:
     due = [word for body in bodies for word in words_of(frame.seal(body, G.link_bytes), G.link_bytes)]
     interval = Fraction(len(words) - 1 + len(bodies) - 1, len(words) - 1)  # a trailer of one word between bodies
     check(lambda: Framer(G), lambda _: due, words, interval=interval, seed=SEED)
+
+
+def frame_bytes(frames: list[bytes]) -> list[dict[str, int]]:
+    """Bytes of frames, `last` in the last of each."""
+    return [{"data": byte, "last": int(i == len(data) - 1)} for data in frames for i, byte in enumerate(data)]
+
+
+def stuffed(rng: random.Random) -> list[bytes]:
+    """Frames with and without zeros, and longer than a block."""
+    frames = [bytes(rng.choice((0, rng.randrange(256))) for _ in range(n)) for n in (1, 2, 30, 60)]
+    return [*frames, bytes([5]) * 300, b"\0", bytes([6]) * 254, b"\7\0"]
+
+
+def test_cobs_decoder() -> None:
+    frames = stuffed(random.Random(SEED))
+    wire = list(b"".join(cobs.encode(data) for data in frames))
+    check(CobsDecoder, lambda _: frame_bytes(frames), wire, interval=1, seed=SEED)
+
+
+def test_cobs_encoder() -> None:
+    frames = stuffed(random.Random(SEED))
+    wire = list(b"".join(cobs.encode(data) for data in frames))
+    words = frame_bytes(frames)
+    # A cycle for each byte in, each byte out, and each block; the last frame's two blocks leave after its last byte.
+    blocks = sum(len(cobs.encode(data)) - 1 - sum(byte != 0 for byte in data) for data in frames)
+    cycles = len(words) + len(wire) + blocks - 1 - (len(cobs.encode(frames[-1])) + 2)
+    check(CobsEncoder, lambda _: wire, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
+
+
+class Judged(Harness):
+    """The intake with a session that runs; the device's verdict comes a cycle after a frame."""
+
+    def __init__(self) -> None:
+        block: Any = Intake(G, SerialLink())
+        super().__init__(block, block.i.payload.shape(), block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = self.base(self.block.i, self.block.o)
+        block = self.block
+        ended = Signal()
+        begun = Signal()
+        m.d.sync += ended.eq(block.o.valid & block.o.ready & block.o.payload.last)
+        m.d.comb += [block.accepted.eq(ended), block.connect.eq(ended & ~begun), block.token.eq(1)]
+        m.d.sync += begun.eq(begun | ended)
+        return m
+
+
+def test_intake() -> None:
+    rng = random.Random(SEED)
+    opcodes = [Opcode.CONNECT, Opcode.APPEND, Opcode.APPEND, Opcode.OPEN]
+    frames = []
+    for sequence, opcode in enumerate(opcodes):
+        blocks = rng.randrange(4)
+        fields = {"version": frame.VERSION, "opcode": opcode, "sequence": sequence, "blocks": blocks}
+        body = frame.pack_header(frame.REQUEST_HEADER, **fields) + rng.randbytes(16 * blocks)
+        frames.append(frame.seal(body, 4))  # on the wire the CRC is not filled up
+    due = [word for data in frames for word in words_of(frame.pad(data), G.link_bytes)]
+    words = frame_bytes(frames)
+    # A byte a cycle, one more for each word; a frame's head is judged and passed on, and the verdict comes.
+    cycles = sum(len(data) + -(-len(data) // G.link_bytes) + 1 + 4 + 1 for data in frames) - 1 - (1 + 1)
+    check(Judged, lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
+
+
+class Asked(Harness):
+    """Answers that nobody asks for again."""
+
+    def __init__(self) -> None:
+        block: Any = Answers(G, SerialLink(answer_bytes=256))
+        super().__init__(block, block.i.payload.shape(), block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        return self.base(self.block.i, self.block.o)
+
+
+def test_answers() -> None:
+    rng = random.Random(SEED)
+    bodies = [rng.randbytes(16 * blocks) for blocks in (1, 5, 1, 3)]
+    words = [word for body in bodies for word in words_of(frame.seal(body, G.link_bytes), G.link_bytes)]
+    due = frame_bytes([body + frame.seal(body, 4)[-4:] for body in bodies])
+    # Each byte is stored and sent, an answer begins with a cycle of rest; the last one is only stored.
+    cycles = sum(1 + 2 * (len(body) + 4) for body in bodies) - (len(bodies[-1]) + 4) - 1 - G.link_bytes
+    check(Asked, lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -343,7 +430,7 @@ class Started(Harness):
         return m
 
 
-class Answers(Harness):
+class Responses(Harness):
     """The responder; a word of `i` is a completed command, a word of its results or a word of its rows."""
 
     INPUTS = ("i", "vectors", "rows")
@@ -455,7 +542,7 @@ def test_responder() -> None:
         due += words_of(body, G.link_bytes)
     # A word out in each cycle but the one in which a command comes in behind the last row of another.
     interval = Fraction(len(due) + answers.count(Answer.ROWS) - 1, len(words) - 1)
-    check(Answers, lambda _: due, words, interval=interval, seed=SEED)
+    check(Responses, lambda _: due, words, interval=interval, seed=SEED)
 
 
 def test_pass_queue() -> None:
@@ -570,6 +657,10 @@ PROOFS: dict[str, dict[str, Any]] = {
     "deframer payload": {"factory": lambda: OneOf("payload"), "depth": 9, "always": True},
     "deframer verdict": {"factory": lambda: OneOf("verdict"), "depth": 9, "always": True},
     "framer": {"factory": lambda: Framer(G), "depth": 6, "always": True},
+    "COBS decoder": {"factory": CobsDecoder, "depth": 8, "always": True},
+    "COBS encoder": {"factory": CobsEncoder, "depth": 8},
+    "intake": {"factory": Judged, "depth": 24, "always": True},
+    "answers": {"factory": Asked, "depth": 8},
     "block packer": {"factory": Credited, "depth": 12, "always": True},
     "normaliser": {"factory": Drained, "depth": 12, "always": True},
     "drain": {"factory": Ordered, "depth": 6, "transfer": lambda word: word, "always": True},
@@ -577,7 +668,7 @@ PROOFS: dict[str, dict[str, Any]] = {
     "ingest data": {"factory": lambda: Placed(jobs=False), "depth": 9, "transfer": lambda word: word},
     "row reader": {"factory": Rows, "depth": 8, "always": True},
     "command": {"factory": Commands, "depth": 12, "reach": 1},
-    "responder": {"factory": Answers, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words
+    "responder": {"factory": Responses, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words
     "pass queue start": {"factory": lambda: Started("start"), "depth": 8},
     "pass queue order": {"factory": lambda: Started("order"), "depth": 8, "always": True},
     # The words of a tile are its normaliser's and those of the device its framer's, whatever all the rest does.

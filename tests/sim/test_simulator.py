@@ -14,6 +14,7 @@ from amaranth.back import verilog as backend
 
 from statecell.link.errors import LinkError, LinkTimeout
 from statecell.link.transport import Transport
+from statecell.spec.geometry import Geometry
 from statecell_sim import simulator as simulator_module
 from statecell_sim.builder import build_library
 from statecell_sim.errors import SimulatorError
@@ -171,11 +172,11 @@ def test_open_transport_parses_its_address(monkeypatch: pytest.MonkeyPatch, tmp_
         open_transport("?speed=3", timeout=1)
     asked = []
 
-    def verilog(name: str) -> str:
-        asked.append(name)
+    def verilog(g: Geometry) -> str:
+        asked.append(g.name)
         return loopback_verilog(WORD)
 
-    monkeypatch.setattr(simulator_module, "_verilog", verilog)
+    monkeypatch.setattr(simulator_module, "verilog_of", verilog)
     file = tmp_path / "run.fst"
     for address in ("", f"smollm2?trace={file}"):
         transport = open_transport(address, timeout=1)

@@ -30,7 +30,8 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         "-d",
-        help="sim: or sim:CONFIG for the simulated device, model: for the bit-exact integer model in PyTorch.",
+        help="sim: or sim:CONFIG for the simulated device, serial:///dev/ttyUSB0 for a board, board:CONFIG for a "
+        "simulated board with its serial link, model: for the bit-exact integer model in PyTorch.",
     ),
 ]
 CacheOption = Annotated[

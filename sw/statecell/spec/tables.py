@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from statecell.spec import serial
 from statecell.spec.commands import COMMANDS, COUNTER_FIELDS, INFO_FIELDS, STATUS_TEXT, Flag, Status
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.frame import REQUEST_HEADER, RESPONSE_HEADER, Field
@@ -40,6 +41,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "flags": lambda: _table(("bit value", "flag"), ((int(f), f.name) for f in Flag)),
     "info": lambda: _table(("offset", "field"), ((4 * i, name) for i, name in enumerate(INFO_FIELDS))),
     "counters": lambda: _table(("offset", "field"), ((8 * i, name) for i, name in enumerate(COUNTER_FIELDS))),
+    "serial": lambda: _table(
+        ("what", "value"),
+        (("bit rate after reset, break and silence", f"{serial.START_BAUD} baud"),
+         ("fastest bit rate", f"clock / {serial.BIT_CYCLES}"),
+         ("divisor of a bit rate", f"clock cycles of a bit times {1 << serial.FRACTION_BITS}"),
+         ("break", f"the line is low for {serial.BREAK_BITS} bits"),
+         ("silence", f"no good frame for {serial.SILENCE_S} s"),
+         ("delimiter", f"{serial.DELIMITER:#04x}"),
+         ("room kept free among the answers", f"{serial.SHORTEST} bytes")),
+    ),
     "fingerprint": lambda: f"Fingerprint of this specification: `{fingerprint():#010x}`.\n",
     "configs": lambda: _table(
         ("configuration", "head_dim", "query lanes", "tiles", "rows per bank and tile", "slots", "rows per slot",
