@@ -35,6 +35,19 @@ def partial(stage: int, number: Value, code: Value, before: Value | None, multip
     return Cat(before[:bit], total)[:len(number) + bit + 1].as_signed()
 
 
+def mantissa_parts(value: Value, mantissa: Value) -> tuple[Value, Value]:
+    """Two sums of two terms each that add up to value * (8 + mantissa); ``mantissa`` has 3 bits. Combinational: a sum
+    fits between two registers where the product would not.
+    """
+    zero = Const(0, value.shape())
+
+    def gate(bit: int) -> Value:
+        gated = Mux(mantissa[bit], value, zero)
+        return gated.as_signed() if value.shape().signed else gated
+
+    return (value.shift_left(1) + gate(2)).shift_left(2), gate(1).shift_left(1) + gate(0)
+
+
 def tree(terms: list[ValueLike]) -> Value:
     """Sum of the terms as a balanced tree of adders. Combinational."""
     values = [Value.cast(t) for t in terms]

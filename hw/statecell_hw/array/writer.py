@@ -19,6 +19,9 @@ from statecell_hw.array.scale import CODE_BITS, ScaleFinder
 from statecell_hw.array.search import ScaleSearch, first_of_group, last_of_group, word_tag
 from statecell_hw.layouts import Kind, QueryLoad, RowWrite, job_layout
 
+ENTRY = 1
+"""Cycles from the ports to the scale finder."""
+
 
 class Writer(wiring.Component):
     """Rotated vectors in, rows and query codes out.
@@ -38,7 +41,8 @@ class Writer(wiring.Component):
     """
 
     BUFFERS = 4
-    """A buffer is bound from its promise, before the rotation, to the last word quantised: about 3 W cycles."""
+    """A buffer is bound from its promise, before the rotation, to the last word quantised: about 3 W + 10 cycles. Four keep
+    the full rate of queries from W = 16 up; with fewer words a query now and then waits a cycle."""
 
     i_valid: Signal
     i_data: data.View
@@ -82,18 +86,18 @@ class Writer(wiring.Component):
     @property
     def query_latency(self) -> int:
         """Cycles from the last word of a query in to ``query.valid``, if nothing waits before it."""
-        return self.finder.latency + self.interval(Mode.QUERY) - 1 + self._to_query
+        return ENTRY + self.finder.latency + self.interval(Mode.QUERY) - 1 + self._to_query
 
     @property
     def row_latency(self) -> int:
         """Cycles from the last word of a narrow row's vector in to its write, if nothing waits before it."""
-        return self.finder.latency + 1 + self.interval(Mode.NARROW) - 1 + self._to_row
+        return ENTRY + self.finder.latency + 1 + self.interval(Mode.NARROW) - 1 + self._to_row
 
     @property
     def wide_latency(self) -> int:
         """Cycles from the last word of a wide row's vector in to the write of its high plane, likewise."""
         words = self.geometry.vector_words
-        return self.finder.latency + 1 + words - 1 + self.quantiser.latency + self.search.wide_latency + 1
+        return ENTRY + self.finder.latency + 1 + words - 1 + self.quantiser.latency + self.search.wide_latency + 1
 
     def interval(self, mode: Mode) -> int:
         """Cycles from one vector to the next, both of the same mode."""
@@ -127,19 +131,24 @@ class Writer(wiring.Component):
         group_bits = exact_log2(g.groups)
         job = jobs.issuing
 
-        # load: store the words, find the scales
+        # load: a register behind the rotation's rounding, then store the words, find the scales
+        i_valid = Signal()
+        i_data: Any = Signal(self.i_data.shape(), reset_less=True)
+        m.d.sync += i_valid.eq(self.i_valid)
+        with m.If(self.i_valid):
+            m.d.sync += i_data.eq(self.i_data)
         word_in = Signal(range(words))
         whole = jobs.loading.kind == Kind.QUERY
         last_in = word_in == words - 1
         m.d.comb += [
-            jobs.loaded.eq(self.i_valid & last_in),
-            finder.i_valid.eq(self.i_valid),
-            finder.i_data.eq(self.i_data),
+            jobs.loaded.eq(i_valid & last_in),
+            finder.i_valid.eq(i_valid),
+            finder.i_data.eq(i_data),
             finder.i_first.eq(Mux(whole, word_in == 0, first_of_group(g, word_in))),
             finder.i_last.eq(last_in | (~whole & last_of_group(g, word_in))),
             finder.i_zero_point.eq(jobs.loading.zero_point & ~jobs.loading.wide & ~whole),
         ]
-        with m.If(self.i_valid):
+        with m.If(i_valid):
             m.d.sync += word_in.eq(Mux(last_in, 0, word_in + 1))
 
         # results of the scale finder, one for each group or one for a query
@@ -221,8 +230,8 @@ class Writer(wiring.Component):
             m.submodules[f"words_{p}"] = memory
             write, read = memory.write_port(), memory.read_port(domain="comb")
             m.d.comb += [
-                write.en.eq(self.i_valid), write.addr.eq(Cat(word_in, jobs.loading_index)),
-                write.data.eq(self.i_data[p]),
+                write.en.eq(i_valid), write.addr.eq(Cat(word_in, jobs.loading_index)),
+                write.data.eq(i_data[p]),
                 read.addr.eq(Cat(word, jobs.issuing_index)), quantiser.i_data[p].eq(read.data),
             ]
         self._connect_outputs(m)

@@ -21,8 +21,9 @@ class Accumulate(wiring.Component):
     (``fresh``), plus the row. A lane without ``enable`` holds.
 
     A fresh row clears its lane one cycle before it is added.
-    ``capture`` copies accumulators and normalisers to ``drain`` [lane][element] and ``drain_sums`` [lane], where they
-    stay until the next ``capture``; it takes what the accumulators hold in that cycle.
+    ``capture`` copies accumulators and normalisers to the drain registers; it takes what the accumulators hold in that
+    cycle. ``drain_sums`` [lane] stay until the next ``capture``; ``drain`` is the first of the words of all lanes in
+    order, which ``shift`` moves on by one: a choice among all would have to reach the whole array within a cycle.
     """
 
     codes: list[Signal]
@@ -32,7 +33,8 @@ class Accumulate(wiring.Component):
     fresh: Signal
     step: Signal
     capture: Signal
-    drain: list[list[Signal]]
+    shift: Signal
+    drain: list[Signal]
     drain_sums: list[Signal]
 
     def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
@@ -46,7 +48,8 @@ class Accumulate(wiring.Component):
             "fresh": In(g.lanes),
             "step": In(g.lanes),
             "capture": In(1),
-            "drain": Out(signed(g.accumulator_bits)).array(g.lanes, g.head_dim),
+            "shift": In(1),
+            "drain": Out(signed(g.accumulator_bits)).array(g.word),
             "drain_sums": Out(g.normaliser_bits).array(g.lanes),
         })
 
@@ -64,6 +67,7 @@ class Accumulate(wiring.Component):
         m = Module()
         g = self.geometry
         levels = self._levels
+        results: list[Signal] = []
         codes = [list(self.codes)]
         row = self.enable.any()
         for stage in range(levels - 1):
@@ -104,7 +108,13 @@ class Accumulate(wiring.Component):
                 m.d.sync += [register.eq(0) for register in (total, *sums)]
             with m.If(self.capture):
                 m.d.sync += self.drain_sums[lane].eq(total)
-                m.d.sync += [d.eq(s) for d, s in zip(self.drain[lane], sums, strict=True)]
+            results += sums
+        drain = [Signal.like(s, name=f"drain_{j}", reset_less=True) for j, s in enumerate(results)]
+        with m.If(self.capture):
+            m.d.sync += [d.eq(s) for d, s in zip(drain, results, strict=True)]
+        with m.Elif(self.shift):
+            m.d.sync += [d.eq(s) for d, s in zip(drain, drain[g.word:], strict=False)]
+        m.d.comb += [d.eq(s) for d, s in zip(self.drain, drain, strict=False)]
         return m
 
 
