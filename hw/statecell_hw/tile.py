@@ -39,7 +39,8 @@ class Tile(wiring.Component):
     """One tile: attention of up to ``lanes`` queries over the rows of one slot per pass, a row per cycle.
 
     ``write``, ``table_write`` and ``table_read``: :class:`RowWrite`, :class:`TableWrite` and :class:`TableRead`, at any
-    time; a row or table entry written in the cycle that a pass reads it, or a row one cycle before, counts for the next pass.
+    time; a table entry written in the cycle that a pass reads it counts for the next pass, and so does a row written
+    then or a cycle before.
     ``query``: :class:`QueryLoad`, only while ``query_ready`` is high: the shadow of ``query.lane`` (which must be held
     while waiting) is free. ``pass_`` is accepted once the shadows of its active lanes are full, the gap since the last
     pass is over and at most one pass before it is not drained; the shadows then become its queries. ``drop`` forgets
@@ -50,7 +51,8 @@ class Tile(wiring.Component):
 
     The first row of a pass is issued one cycle after acceptance, is in the accumulators ``accumulate_latency`` cycles
     later, and the first word is on ``o`` ``output_latency`` cycles after the last row was issued. Passes follow each
-    other in their rows plus ``GAP`` cycles, if the words of a pass have left when the next but one begins. Reset forgets passes and queries and keeps rows and page table.
+    other in their rows plus ``GAP`` cycles, if the words of a pass have left when the next but one begins. Reset forgets
+    passes and queries and keeps rows and page table.
     """
 
     write: wiring.FlippedInterface
