@@ -7,10 +7,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from amaranth.back import rtlil  # type: ignore[attr-defined]  # the stubs leave it out
+from amaranth.lib import wiring
 
 import statecell.spec
 import statecell_hw
@@ -18,12 +19,15 @@ from statecell.errors import StatecellError
 from statecell.spec import formats
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import CONFIGS, Geometry, config
+from statecell.spec.serial import SerialLink
 from statecell_hw.array.rowmemory import VERILOG, VERILOG_PLATFORM
+from statecell_hw.serial import SerialCell, SerialTop
 from statecell_hw.top import StateCell
 
 TOP = "statecell"
 """Name of the Verilog module and of its file."""
 HASH_BYTES = 8
+Link = Literal["words", "bytes", "uart"]
 PASSES = "opt_clean; opt_dff -nosdff; opt_clean; memory_collect; write_verilog -noattr"
 """Yosys passes: registers with enables instead of multiplexers, which simulate 1.7 times as fast in Verilator."""
 YOSYS_SECONDS = 600
@@ -51,15 +55,24 @@ def build_hash(g: Geometry) -> int:
     return int.from_bytes(digest.digest()[:HASH_BYTES], "big")
 
 
-def emit_verilog(configuration: str | Geometry, *, flat: bool = False) -> str:
-    """Verilog of the module `statecell`: ports clk, rst and the streams i and o. The same sources give the same bytes.
+def emit_verilog(configuration: str | Geometry, *, flat: bool = False, link: Link = "words") -> str:
+    """Verilog of the module `statecell`: ports clk, rst and the link's. The same sources give the same bytes.
 
-    One module per block, or with `flat` a single one, which simulates 1.6 times as fast in Verilator.
+    `link`: `words`, streams i and o of link words (StateCell); `bytes`, streams i and o of bytes on a serial wire
+    (SerialCell); `uart`, the wires rx and tx of a board with the clock of the configuration (SerialTop). One module per
+    block, or with `flat` a single one, which simulates 1.6 times as fast in Verilator.
 
-    Raises GeometryError for a configuration name that is not known and EmitError if Yosys fails.
+    Raises GeometryError for a configuration name that is not known, ValueError for a clock that gives no serial link,
+    and EmitError if Yosys fails.
     """
     g = _geometry(configuration)
-    design = StateCell(g, build_hash=build_hash(g))
+    design: wiring.Component
+    if link == "words":
+        design = StateCell(g, build_hash=build_hash(g))
+    elif link == "bytes":
+        design = SerialCell(g, SerialLink(), build_hash=build_hash(g))
+    else:
+        design = SerialTop(g, clock_hz=g.clock_hz, build_hash=build_hash(g))
     # Source attributes would carry the paths of this machine.
     netlist = rtlil.convert(design, name=TOP, platform=VERILOG_PLATFORM, emit_src=False)
     script = f"read_rtlil <<rtlil\n{netlist}\nrtlil\nproc; {'flatten; ' if flat else ''}{PASSES}\n"

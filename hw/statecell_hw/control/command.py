@@ -12,13 +12,16 @@ from amaranth.utils import exact_log2
 from statecell.spec import formats, frame
 from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
 from statecell.spec.geometry import Geometry
+from statecell.spec.serial import SESSION_BITS
 from statecell_hw.control.checks import Checks, row_blocks
 from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
 
-BARRIER = (Opcode.COUNTERS, Opcode.RESET, Opcode.FREE, Opcode.TRUNCATE, Opcode.READ_ROWS, Opcode.WRITE_ROWS)
+BARRIER = (
+    Opcode.COUNTERS, Opcode.RESET, Opcode.CONNECT, Opcode.FREE, Opcode.TRUNCATE, Opcode.READ_ROWS, Opcode.WRITE_ROWS,
+)  # fmt: skip
 """Commands that begin only when everything before them is done and answered."""
 
 
@@ -47,6 +50,7 @@ class Command(wiring.Component):
     completion: responses.
     reading, read_busy: READ_ROWS begins; it goes on.
     capture, clear_counters: counters.
+    connect: a CONNECT is carried out that names `session`, the one that runs.
     """
 
     header: stream.Interface
@@ -80,6 +84,8 @@ class Command(wiring.Component):
     read_busy: Signal
     capture: Signal
     clear_counters: Signal
+    connect: Signal
+    session: Signal
 
     def __init__(self, g: Geometry) -> None:
         self.g = g
@@ -116,6 +122,8 @@ class Command(wiring.Component):
                 "read_busy": In(1),
                 "capture": Out(1),
                 "clear_counters": Out(1),
+                "connect": Out(1),
+                "session": In(SESSION_BITS),
             }
         )
 
@@ -224,6 +232,8 @@ class Command(wiring.Component):
                 m.d.comb += header.value.eq(self.write_entry.pages)
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += header.value.eq(self.write_entry.rows)
+            with m.Case(Opcode.CONNECT):
+                m.d.comb += header.value.eq(Mux(self.request.slot == self.session, self.request.first, self.session))
 
     def _commit(self, m: Module, commit: Any, checks: Checks) -> None:
         """What a good command changes."""
@@ -244,5 +254,7 @@ class Command(wiring.Component):
                 m.d.comb += [self.clear_slots.eq(commit), self.clear_counters.eq(commit)]
             with m.Case(Opcode.COUNTERS):
                 m.d.comb += [self.capture.eq(commit), self.clear_counters.eq(commit & (count == CLEAR_COUNTERS))]
+            with m.Case(Opcode.CONNECT):
+                m.d.comb += self.connect.eq(commit & (self.request.slot == self.session))
             with m.Case(Opcode.READ_ROWS):
                 m.d.comb += self.reading.eq(commit)

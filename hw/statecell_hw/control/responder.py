@@ -15,6 +15,7 @@ from statecell.spec import frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import MAX_LANES, Geometry
+from statecell.spec.serial import BIT_CYCLES, SerialLink
 from statecell_hw.attention.pack import packed_layout
 from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.link.deframer import word_layout
@@ -41,7 +42,7 @@ def completion_layout(g: Geometry) -> data.StructLayout:
     return data.StructLayout({"header": RESPONSE, "answer": Answer, "lanes": range(g.lanes + 1)})
 
 
-def device_info(g: Geometry, build_hash: int) -> Info:
+def device_info(g: Geometry, build_hash: int, link: SerialLink | None = None) -> Info:
     """What INFO answers for a device of geometry `g` whose sources hash to `build_hash` (64 bits)."""
     return Info(
         version=frame.VERSION,
@@ -60,6 +61,10 @@ def device_info(g: Geometry, build_hash: int) -> Info:
         query_bits=g.query_bits,
         zero_point=int(g.zero_point),
         clock_hz=g.clock_hz,
+        request_bytes=link.request_bytes if link else 0,
+        answer_bytes=link.answer_bytes if link else 0,
+        answers=link.answers if link else 0,
+        bit_cycles=BIT_CYCLES if link else 0,
     )
 
 

@@ -10,11 +10,11 @@ from statecell.device import ArrayFullError, Device, append_request, attend_requ
 from statecell.link.framing import Request
 from statecell.runtime.engine import Append, Attend, Attended
 from statecell.runtime.tokens import TokenMap
-from statecell.spec import formats
+from statecell.spec import formats, frame
 from statecell.spec.commands import Counters, Flag, Opcode, Status
 
 _APPEND_TOKENS = 64
-"""Tokens of one APPEND frame: 16 KiB at head_dim 64, so that a frame never fills a link buffer on its own."""
+"""Most tokens of one APPEND frame: 16 KiB at head_dim 64. On a serial link two frames fit in the device's queue."""
 
 
 class _Slot:
@@ -32,6 +32,9 @@ class DeviceEngine:
     def __init__(self, device: Device) -> None:
         self.device = device
         self._geometry = device.geometry
+        token_bytes = 2 * device.geometry.head_dim * formats.VECTOR_BITS // 8
+        queue = device.info.request_bytes or 2 * _APPEND_TOKENS * token_bytes
+        self._append_tokens = max(1, min(_APPEND_TOKENS, (queue // 2 - 2 * frame.BLOCK) // token_bytes))
         device.reset()
         self._slots: dict[int, _Slot] = {}
         self._free_slots = list(range(self._geometry.slots))[::-1]
@@ -136,8 +139,8 @@ class DeviceEngine:
 
     def _append(self, item: Append, requests: list[Request]) -> None:
         flags = Flag.WIDE if item.wide else 0
-        for i in range(0, len(item.k), _APPEND_TOKENS):
-            part = slice(i, i + _APPEND_TOKENS)
+        for i in range(0, len(item.k), self._append_tokens):
+            part = slice(i, i + self._append_tokens)
             requests.append(append_request(item.slot, item.k[part], item.v[part], flags))
         self._slots[item.slot].tokens.append(len(item.k), wide=item.wide)
 

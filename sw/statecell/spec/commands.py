@@ -12,6 +12,7 @@ class Opcode(enum.IntEnum):
     INFO = 0x01
     COUNTERS = 0x02
     RESET = 0x03
+    CONNECT = 0x04
     OPEN = 0x10
     FREE = 0x11
     MAP = 0x12
@@ -53,7 +54,7 @@ STATUS_TEXT: dict[Status, str] = {
     Status.SLOT_OPEN: "the slot is open already",
     Status.FULL: "the slot has no room: map pages first, or the slot's page list is full",
     Status.BAD_RANGE: "a row range is empty or reaches beyond the slot's rows",
-    Status.BAD_COUNT: "the count is zero or more than the device takes in one command",
+    Status.BAD_COUNT: "the count is zero or more than the device takes in one command, or the divisor is too small",
     Status.BAD_PAGE: "a page number is not below the number of pages",
     Status.BAD_FLAGS: "a flag is not known to this device, or asks for a format that it was built without",
 }
@@ -93,6 +94,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(Opcode.INFO, "geometry, limits, clock, build hash, fingerprint", "-", "-", "INFO fields, u32 each", "0"),
     Command(Opcode.COUNTERS, "read the counters; count = 1 clears them", "count", "-", "counters, u64 each", "0"),
     Command(Opcode.RESET, "close every slot and clear the counters", "-", "-", "-", "0"),
+    Command(Opcode.CONNECT, "serial link: begin or keep a session, set the bit rate once this answer is out",
+            "slot: session that runs; first: session from now on; count: divisor, 0 keeps it", "-", "-",
+            "session that runs now, 0 for none; another than `first`: `slot` was wrong and nothing was done"),
     Command(Opcode.OPEN, "open a slot: no pages, no rows", "-", "-", "-", "0"),
     Command(Opcode.FREE, "close a slot", "-", "-", "-", "0"),
     Command(Opcode.MAP, "append pages to the slot's page list", "count: pages",
@@ -112,7 +116,11 @@ COMMANDS: tuple[Command, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """Answer of INFO, one u32 per field in this order, padded with zeros to whole blocks of 16 bytes."""
+    """Answer of INFO, one u32 per field in this order.
+
+    The last four describe a serial link and are 0 without one: see spec.serial.SerialLink, and ``bit_cycles`` is the
+    fewest clock cycles of one bit, so that the link goes up to ``clock_hz / bit_cycles`` baud.
+    """
 
     version: int
     fingerprint: int
@@ -130,6 +138,10 @@ class Info:
     query_bits: int
     zero_point: int
     clock_hz: int
+    request_bytes: int
+    answer_bytes: int
+    answers: int
+    bit_cycles: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ BLOCK = 16
 """Bytes of the header and of a payload block."""
 CRC_BYTES = 4
 MAX_BLOCKS = (1 << 16) - 1
+SEQUENCES = 1 << 15
+"""Requests are numbered 0 to SEQUENCES - 1 and again from 0."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Field:
 REQUEST_HEADER: tuple[Field, ...] = (
     Field("version", 0, 1, "0xC1"),
     Field("opcode", 1, 1, "command"),
-    Field("sequence", 2, 2, "echoed in the response"),
-    Field("slot", 4, 2, "slot number; 0 where the command has none"),
+    Field("sequence", 2, 2, "0 to 0x7FFF, one more for each request; echoed in the response"),
+    Field("slot", 4, 2, "slot number; 0 where the command has none; session that runs, for CONNECT"),
     Field("blocks", 6, 2, "payload length in blocks of 16 bytes"),
-    Field("count", 8, 4, "tokens, queries, rows or pages"),
-    Field("first", 12, 2, "first row of READ_ROWS"),
+    Field("count", 8, 4, "tokens, queries, rows or pages; divisor of CONNECT"),
+    Field("first", 12, 2, "first row of READ_ROWS; session from now on, for CONNECT"),
     Field("shift", 14, 1, "score shift of ATTEND, 0..63"),
     Field("flags", 15, 1, "storage flags of APPEND"),
 )

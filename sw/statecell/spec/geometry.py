@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from statecell.spec import formats
+from statecell.spec.commands import Info
 
 MAX_LANES = 16
 """Most query lanes that the ATTEND command can address (its exponent block is 16 bytes)."""
@@ -184,6 +185,15 @@ CONFIGS: dict[str, Geometry] = {
     )
 }
 """The named configurations."""
+
+
+def of_info(info: Info) -> Geometry:
+    """The geometry that a device's INFO tells. Raises GeometryError if no device can have it."""
+    return Geometry(
+        name="device", head_dim=info.head_dim, rows=info.rows, lanes=info.lanes, slots=info.slots, tiles=info.tiles,
+        pages_per_slot=info.pages_per_slot, group=info.group, page_rows=info.page_rows, link_bytes=info.link_bytes,
+        query_bits=info.query_bits, zero_point=bool(info.zero_point), clock_hz=info.clock_hz,
+    )
 
 
 def config(name: str) -> Geometry:
