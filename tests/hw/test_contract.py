@@ -44,7 +44,7 @@ SEED = 31
 G = Geometry(
     name="least", head_dim=32, rows=8, lanes=2, slots=1, pages_per_slot=1, page_rows=8, link_bytes=16, query_bits=8
 )  # fmt: skip
-NORMALISER_LATENCY = 7
+NORMALISER_LATENCY = 13
 COMMAND_CYCLES = 8  # look-up, checks, the harness's verdict after three cycles, completion
 LOOK_UP = 4  # cycles in which the cursor finds a row
 
@@ -258,7 +258,7 @@ class Drained(Harness):
 
     def __init__(self) -> None:
         block: Any = Normalise(G)
-        source = data.StructLayout({"value": block.drain[0][0].shape(), "sum": block.drain_sums[0].shape()})
+        source = data.StructLayout({"value": block.elements[0].shape(), "sum": block.drain_sums[0].shape()})
         super().__init__(block, source, block.o.payload.shape())
 
     def elaborate(self, platform: Any) -> Elaboratable:
@@ -275,7 +275,7 @@ class Drained(Harness):
             self.o.payload.eq(block.o.payload),
             block.o.ready.eq(self.o.ready),
             block.drain_sums[0].eq(held.sum),
-            *(element.eq(held.value) for element in block.drain[0]),
+            *(element.eq(held.value) for element in block.elements),
         ]
         m.d.sync += waits.eq((waits | go) & ~block.capture)
         with m.If(go):
