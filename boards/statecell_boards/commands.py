@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from statecell.cli.output import JsonOption, err, out, print_facts, print_json, print_rows
-from statecell_boards import baseline
+from statecell_boards import baseline, vendor
 from statecell_boards import bitstream as builder
 from statecell_boards import program as loader
 from statecell_boards.board import Board
 from statecell_boards.context import MODELS, tokens
+from statecell_boards.errors import BoardError
 from statecell_boards.registry import BOARDS, board
 
 BUILD = Path("build")
@@ -61,11 +62,18 @@ def boards(
 def bitstream(
     name: BoardOption,
     folder: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; build/BOARD if not given.")] = None,
+    emit_only: Annotated[
+        bool, typer.Option("--emit-only", help="Boards of vendors: write the project that the vendor's tools finish.")
+    ] = False,
+    area: Annotated[bool, typer.Option("--area", help="With --emit-only: have Yosys estimate the area.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a board's bitstream: synthesis, place and route, packing. Fails if the design does not meet its clock."""
     chosen = board(name)
     folder = folder or BUILD / name
+    if emit_only:
+        _emit(chosen, folder, area, as_json)
+        return
     made = builder.build(chosen, folder)
     if as_json:
         print_json(made)
@@ -80,8 +88,25 @@ def program(
 ) -> None:
     """Load a bitstream into a board that is connected by USB."""
     chosen = board(name)
-    loader.program(chosen, file or BUILD / name / f"{name}{builder.FLOWS[chosen.flow].suffix}")
+    suffix = builder.FLOWS[chosen.flow].suffix if chosen.flow in builder.FLOWS else ".bit"
+    loader.program(chosen, file or BUILD / name / f"{name}{suffix}")
     out().print(f"{chosen.title} is loaded; its serial port is {chosen.interface}.")
+
+
+def _emit(chosen: Board, folder: Path, area: bool, as_json: bool) -> None:
+    if chosen.flow not in vendor.TOOLS:
+        raise BoardError(f"The {chosen.title} needs no vendor's tools: leave --emit-only out.")
+    files = vendor.emit(chosen, folder)
+    cells = vendor.area(chosen, folder) if area else {}
+    if as_json:
+        print_json({"board": chosen.name, "folder": str(folder), "files": files, "area": cells})
+        return
+    if cells:
+        print_facts(f"{chosen.title}, cells by Yosys, an estimate", cells.items())
+    out().print(
+        f"{folder} holds the whole project; {vendor.TOOLS[chosen.flow]} must finish it: run build_{builder.TOP}.sh.",
+        soft_wrap=True,
+    )
 
 
 def _row(chosen: Board) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from amaranth.hdl import ClockDomain, Instance, Module, Signal
 from amaranth.lib import io
-from amaranth.lib.cdc import ResetSynchronizer
+from amaranth.lib.cdc import ResetSynchronizer  # type: ignore[import-untyped]
 
 VCO_HZ = (400e6, 800e6)
 COMPARE_HZ = (10e6, 400e6)
@@ -32,9 +32,10 @@ def pll_divisors(in_hz: float, out_hz: int) -> tuple[int, int, int]:
 def pll(m: Module, platform: Any, clock_hz: int, reset: Signal) -> None:
     """Clock domain `sync` from the board's default clock through a PLL."""
     source = platform.default_clk
-    m.submodules.clock_in = clock_in = io.Buffer("i", platform.request(source, dir="-"))
+    m.submodules.clock_in = clock_in = io.Buffer(io.Direction.Input, platform.request(source, dir="-"))
     divide, feedback, output = pll_divisors(platform.default_clk_constraint.frequency, clock_hz)
-    m.domains.sync = domain = ClockDomain("sync")
+    domain: Any = ClockDomain("sync")
+    m.domains.sync = domain
     locked = Signal()
     m.submodules.pll = Instance(
         "EHXPLLL",

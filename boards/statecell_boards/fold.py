@@ -1,13 +1,13 @@
 """Folds gates into carry cells: a step on ECP5 netlists between Yosys and nextpnr.
 
-Yosys gives a two-operand adder the two inputs of each carry cell's look-up table that the sum needs and leaves the other
-two unused, so that `a + (gate ? b : 0)` costs a look-up table a bit beside the carry cell. A CCU2C bit computes
+Yosys gives a two-operand adder the two inputs of each carry cell's look-up table that the sum needs and leaves the
+other two unused, so that `a + (gate ? b : 0)` costs a look-up table a bit beside the carry cell. A CCU2C bit computes
 
     propagate = INIT(A, B, C, D), sum = propagate ^ carry in, carry out = propagate ? carry in : INIT[3:0](A, B)
 
 where INIT[3:0] is the table at C = D = 0. With operand A plain, a function f of one to three signals takes the other
-operand's place: propagate = A ^ f and, where propagate is 0, both operands equal A, so the lower table has to be A. With
-up to two signals D is tied to 1, which keeps the lower table free; three signals need f to be 0 at C = D = 0.
+operand's place: propagate = A ^ f and, where propagate is 0, both operands equal A, so the lower table has to be A.
+With up to two signals D is tied to 1, which keeps the lower table free; three signals need f to be 0 at C = D = 0.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Tile(wiring.Component):
 
     The first row of a pass is issued one cycle after acceptance, is in the accumulators ``accumulate_latency`` cycles
     later, and the first word is on ``o`` ``output_latency`` cycles after the last row was issued. Passes follow each
-    other in their rows plus ``GAP`` cycles, if the words of a pass have left when the next but one begins. Reset forgets
-    passes and queries and keeps rows and page table.
+    other in their rows plus ``GAP`` cycles, if the words of a pass have left when the next but one begins. Reset
+    forgets passes and queries and keeps rows and page table.
     """
 
     write: wiring.FlippedInterface

@@ -15,7 +15,8 @@ from statecell_hw.emit import build_hash
 
 NAME = "ulx3s_85f"
 BASE: dict[str, Any] = {
-    "board": NAME, "config": NAME, "fmax_mhz": 100.0, "clock_mhz": 87.5, "lut": 50_000, "ff": 40_000, "bram": 130, "dsp": 8
+    "board": NAME, "config": NAME, "fmax_mhz": 100.0, "clock_mhz": 87.5,
+    "lut": 50_000, "ff": 40_000, "bram": 130, "dsp": 8
 }
 
 

@@ -23,15 +23,15 @@ def netlist(gates: list[tuple[int, list[int | str]]], operands: list[tuple[int |
             "connections": {pin: [bit] for pin, bit in zip("ABCD", pins, strict=True)} | {"Z": [100 + i]},
         }
     for i in range(0, len(operands), 2):
-        pins = {"CIN": [carry_in if i == 0 else 300 + i], "COUT": [302 + i]}
+        chain: dict[str, list[int | str]] = {"CIN": [carry_in if i == 0 else 300 + i], "COUT": [302 + i]}
         for half in range(2):
             a, b = operands[i + half]
-            pins |= {f"A{half}": [a], f"B{half}": [b], f"C{half}": [str(int(minus))], f"D{half}": ["1"],
+            chain |= {f"A{half}": [a], f"B{half}": [b], f"C{half}": [str(int(minus))], f"D{half}": ["1"],
                      f"S{half}": [200 + i + half]}
         cells[f"carry{i}"] = {
             "type": "CCU2C", "parameters": {"INIT0": SUM_INIT, "INIT1": SUM_INIT},
-            "port_directions": {pin: "output" if pin in ("COUT", "S0", "S1") else "input" for pin in pins},
-            "connections": pins,
+            "port_directions": {pin: "output" if pin in ("COUT", "S0", "S1") else "input" for pin in chain},
+            "connections": chain,
         }
     return {"modules": {"top": {"cells": cells, "ports": {}}}}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Module, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -93,7 +95,7 @@ class Dot(wiring.Component):
                 terms: list[Value] = []
                 for stage in range(self.latency):
                     if stage < levels:
-                        before = terms or [None] * len(members)
+                        before: Sequence[Value | None] = terms or [None] * len(members)
                         terms = [partial(stage, active[j], codes[stage][j], b, self.multiplier)
                                  for j, b in zip(members, before, strict=True)]
                     else:

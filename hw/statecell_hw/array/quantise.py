@@ -31,9 +31,10 @@ class Quantiser(wiring.Component):
     """floor(value * reciprocal of the scale >> shift), then the roundings of the three modes.
 
     ``i_data`` (P elements within +-VECTOR_MAX) is divided by the scale ``i_code``, negated first if ``i_turned``;
-    ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, factor, product, quotient;
-    ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a cycle. The outputs are
-    combinational from the last register; the receiver registers them. ``tag_shape`` values travel along.
+    ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, factor,
+    product, quotient; ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a
+    cycle. The outputs are combinational from the last register; the receiver registers them. ``tag_shape`` values
+    travel along.
     ``busy``: a word is inside.
 
     o_query: codes of query_bits, saturated (QUERY).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -82,7 +82,8 @@ class ScaleFinder(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from the last word of a run to its results: the running extremes, the tree, extremes, magnitude,
-        scale."""
+        scale.
+        """
         return 1 + self.tree + 3
 
     def elaborate(self, platform: object) -> Module:

@@ -41,8 +41,8 @@ class Writer(wiring.Component):
     """
 
     BUFFERS = 4
-    """A buffer is bound from its promise, before the rotation, to the last word quantised: about 3 W + 10 cycles. Four keep
-    the full rate of queries from W = 16 up; with fewer words a query now and then waits a cycle."""
+    """A buffer is bound from its promise, before the rotation, to the last word quantised: about 3 W + 10 cycles. Four
+    keep the full rate of queries from W = 16 up; with fewer words a query now and then waits a cycle."""
 
     i_valid: Signal
     i_data: data.View

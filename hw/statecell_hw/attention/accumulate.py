@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value, signed
@@ -81,11 +82,12 @@ class Accumulate(wiring.Component):
                 enable.append(Signal(name=f"enable_{lane}_{stage}"))
                 restart.append(Signal(name=f"restart_{lane}_{stage}"))
                 m.d.sync += [enable[-1].eq(enable[-2]), restart[-1].eq(restart[-2])]
-            weights, products = list(self.weights[lane]), list[Value]()
-            row_fields = [self.step[lane], self.terms[lane]]
+            weights: list[Signal] = list(self.weights[lane])
+            products: list[Signal] = []
+            row_fields: list[Any] = [self.step[lane], self.terms[lane]]
             for stage in range(levels):
                 name = f"{lane}_{stage}"
-                before = products or [None] * g.head_dim
+                before: Sequence[Value | None] = products or [None] * g.head_dim
                 products = _hold(m, enable[stage], [
                     partial(stage, weights[j // g.group], code, b, self.multiplier)
                     for j, (code, b) in enumerate(zip(codes[stage], before, strict=True))

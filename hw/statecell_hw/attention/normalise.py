@@ -71,7 +71,8 @@ class Normalise(wiring.Component):
     @property
     def _stages(self) -> int:
         """Cycles from a word's issue to the buffer: shift, fetch, leading one, table, slope, reciprocal, products, sum,
-        rounding."""
+        rounding.
+        """
         return 2 + NORM_STAGES + 6
 
     @property

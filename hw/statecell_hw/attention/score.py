@@ -76,7 +76,8 @@ class Score(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from the dot products to the scores: sign, two for the row's mantissa, align, add groups, two for the
-        planes, two for the query's mantissa, round."""
+        planes, two for the query's mantissa, round.
+        """
         return 10
 
     @property

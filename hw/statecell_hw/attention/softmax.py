@@ -78,7 +78,8 @@ class Softmax(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from a row's scores to its weights: once the maximum is known, distance and table, two for the
-        mantissa, shift, sign."""
+        mantissa, shift, sign.
+        """
         return self.scale_lead + 5
 
     def elaborate(self, platform: object) -> Module:

@@ -35,7 +35,7 @@ def test_words_of_all_lanes(name: str, stall: float) -> None:
     drained: list[int] = []
 
     async def passes(ctx: Any) -> None:
-        for number, (sums, drain, lanes) in enumerate(results):
+        for number, (_, _, lanes) in enumerate(results):
             ctx.set(dut.done, 1)
             ctx.set(dut.lanes, lanes)
             while not ctx.get(dut.capture):
