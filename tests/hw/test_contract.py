@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -35,6 +35,7 @@ from statecell_hw.link.cobs import CobsDecoder, CobsEncoder
 from statecell_hw.link.deframer import Deframer
 from statecell_hw.link.framer import Framer
 from statecell_hw.link.intake import Intake
+from statecell_hw.stage import Stage
 from statecell_sim.contract import check
 from statecell_sim.formal import prove
 from tests.hw.array.vectors import pack_words, signed_words
@@ -66,6 +67,23 @@ class Harness(wiring.Component):
         for a, b in ((self.i, source), (sink, self.o)):
             m.d.comb += [b.valid.eq(a.valid), b.payload.eq(a.payload), a.ready.eq(b.ready)]
         return m
+
+
+class Staged(Harness):
+    """A register in a stream."""
+
+    def __init__(self, *, cut: bool) -> None:
+        super().__init__(Stage(8, cut=cut), unsigned(8), unsigned(8))
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        return self.base(self.block.i, self.block.o)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_stage(cut: bool) -> None:
+    words = list(range(40))
+    check(lambda: Staged(cut=cut), lambda _: words, words, interval=1 + cut, seed=SEED)
+    prove(lambda: Staged(cut=cut), 8)
 
 
 # -- link --------------------------------------------------------------------------------------------------------------

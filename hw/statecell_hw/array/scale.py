@@ -23,6 +23,11 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
     Combinational: the magnitude is shifted up to its leading one; exponent, the next three bits, and one more if
     anything follows them. 0 gives 0.
     """
+    return _code(m, *_raised(m, magnitude))
+
+
+def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
+    """The magnitude shifted up to its leading one, and where that was: the exponent."""
     bits = formats.VECTOR_BITS
     shifted, top = shared(m, magnitude[:bits], "magnitude"), list[Value]()
     step = bits >> 1
@@ -31,8 +36,13 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
         shifted = shared(m, Mux(empty, shifted << step, shifted)[:bits], f"shifted_{step}")
         top.insert(0, ~empty)
         step >>= 1
+    return shifted, Cat(*top)
+
+
+def _code(m: Module, shifted: Value, exponent: Value) -> Signal:
+    bits = formats.VECTOR_BITS
     low = bits - 1 - formats.SCALE_MANTISSA
-    code = shared(m, Cat(shifted[low:-1], *top) + shifted[:low].any(), "code")
+    code = shared(m, Cat(shifted[low:-1], exponent) + shifted[:low].any(), "code")
     limit = formats.SCALE_MAGNITUDE_MAX
     return shared(m, Mux(code > limit, limit, code)[:CODE_BITS], "scale")
 
@@ -82,9 +92,9 @@ class ScaleFinder(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from the last word of a run to its results: the running extremes, the tree, extremes, magnitude,
-        scale.
+        leading one, scale.
         """
-        return 1 + self.tree + 3
+        return 1 + self.tree + 4
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -121,7 +131,7 @@ class ScaleFinder(wiring.Component):
         return m
 
     def _finish(self, m: Module, valid: Signal, zero_point: Signal, largest: Value, lowest: Value) -> None:
-        """Three more registers: the extremes, the magnitude that the scale is for, and the scale."""
+        """Four more registers: extremes, the magnitude that the scale is for, its leading one, and the scale."""
         width = formats.VECTOR_BITS
         high, low = Signal(width - 1, reset_less=True), Signal(width - 1, reset_less=True)
         valid_high, zero_point_high = Signal(), Signal(reset_less=True)
@@ -131,13 +141,18 @@ class ScaleFinder(wiring.Component):
             valid_magnitude.eq(valid_high),
             magnitude.eq(larger(m, high, low)),
             turned.eq(high >= low),
-            self.o_valid.eq(valid_magnitude),
-            self.o_code.eq(smallest_scale(m, magnitude)),
-            self.o_turned.eq(turned),
+        ]
+        raised, exponent = _raised(m, magnitude)
+        raised_1, exponent_1 = (Signal(v.shape(), name=n, reset_less=True) for v, n in (
+            (raised, "raised"), (exponent, "exponent")))
+        turned_1, valid_raised = Signal(reset_less=True), Signal()
+        m.d.sync += [
+            valid_raised.eq(valid_magnitude), raised_1.eq(raised), exponent_1.eq(exponent), turned_1.eq(turned),
+            self.o_valid.eq(valid_raised), self.o_code.eq(_code(m, raised_1, exponent_1)), self.o_turned.eq(turned_1),
         ]
         if self.geometry.zero_point:
-            low_1 = Signal(width - 1, reset_less=True)
-            m.d.sync += [low_1.eq(low), self.o_low.eq(low_1)]
+            low_1, low_2 = Signal(width - 1, reset_less=True), Signal(width - 1, reset_less=True)
+            m.d.sync += [low_1.eq(low), low_2.eq(low_1), self.o_low.eq(low_2)]
             with m.If(zero_point_high):
                 # 1093 / 2048 is just above 8 / 15: fifteen steps must span high + low
                 m.d.sync += [magnitude.eq(((high + low) * 1093 + 2047) >> 11), turned.eq(0)]

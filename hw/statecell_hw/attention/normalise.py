@@ -30,6 +30,8 @@ LOW_BITS = SCALED_BITS // 2
 """Low part of an element, multiplied by itself: a block multiplier takes the part or the rest, not the whole."""
 NORM_STAGES = 3
 """Registers of the shift that brings the sum's leading one to the top."""
+RECIPROCAL = 3
+"""Registers of the reciprocal: table, slope, difference."""
 
 
 class Normalise(wiring.Component):
@@ -132,57 +134,62 @@ class Normalise(wiring.Component):
                 m.d.sync += held.eq(value)
             return held
 
-        # -- sum and elements, shifted up together until the sum's leading one is at the top ---------------------------
+        # -- the sum, shifted up until its leading one is at the top ---------------------------------------------------
         chosen = hold(0, lane, "lane")
         total = Array(self.drain_sums)[chosen]
         # a sum of 0 counts as 1
         total = hold(1, Cat(total[0] | ~total.any(), total[1:]), "sum")
-        width = SCALED_BITS + g.normaliser_bits - 1 - FRACTION_BITS
-        elements: list[Any] = [hold(1, Value.cast(e), f"element_{p}") for p, e in enumerate(self.elements)]
         steps = [1 << i for i in reversed(range(ceil_log2(g.normaliser_bits)))]
+        ups: dict[int, tuple[int, Signal]] = {}  # whether the sum takes a step, and the stage in which that is known
         stage = 2
-        for at in range(-(2 * NORM_STAGES), 0, 2):
+        for at in range(-2 * NORM_STAGES, 0, 2):
             for step in steps[max(0, at + len(steps)):at + 2 + len(steps)]:
                 up = Signal(name=f"up_{step}")
                 m.d.comb += up.eq(~total[-step:].any())
                 total = Mux(up, Cat(Const(0, step), total[:-step]), total)
+                ups[step] = stage, up
+            total = hold(stage, total, "sum")
+            stage += 1
+
+        # -- the elements, shifted likewise, a step in a cycle, while the reciprocal is worked out ---------------------
+        width = SCALED_BITS + g.normaliser_bits - 1 - FRACTION_BITS
+        elements: list[Any] = [hold(1, Value.cast(e), f"element_{p}") for p, e in enumerate(self.elements)]
+        elements = [hold(2, e, f"element_{p}") for p, e in enumerate(elements)]
+        cycles = stage + RECIPROCAL - 3
+        for cycle, first in enumerate([0, *range(len(steps) - cycles + 1, len(steps))]):
+            for step in steps[first:len(steps) - cycles + 1 + cycle]:
+                known, up = ups[step]
+                for later in range(known, 3 + cycle):
+                    up = hold(later, up, f"up_{step}")
                 raised = [Signal(signed(width), name=f"element_{p}_{step}") for p in range(g.word)]
                 m.d.comb += [
                     r.eq(Mux(up, saturate(e.shift_left(step), width), e)) for r, e in zip(raised, elements, strict=True)
                 ]
                 elements = list(raised)
-            total = hold(stage, total, "sum")
-            elements = [hold(stage, e, f"element_{p}") for p, e in enumerate(elements)]
-            stage += 1
+            elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
         table: Memory = Memory(
             shape=INVERSE, depth=len(formats.INVERSE_TABLE),
             init=[{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE],
+            attrs={"rom_style": "logic"},  # a block RAM would be too slow in front of the multiplier
         )
         m.submodules.table = table
         piece: Any = table.read_port(domain="comb")
         fraction = total[-1 - FRACTION_BITS:-1]
         m.d.comb += piece.addr.eq(fraction[formats.INVERSE_FRACTION:])
-        scaled: list[Value] = [e[-SCALED_BITS:].as_signed() for e in elements]
-
-        def carry(at: int) -> list[Value]:
-            return [hold(at, s, f"scaled_{p}") for p, s in enumerate(scaled)]
-
         base, slope = hold(stage, piece.data.base, "base"), hold(stage, piece.data.slope, "slope")
         rest = hold(stage, fraction[:formats.INVERSE_FRACTION], "rest")
-        scaled = carry(stage)
         base, less = hold(stage + 1, base, "base"), hold(stage + 1, slope * rest, "less")
-        scaled = carry(stage + 1)
         inverse = hold(stage + 2, (base - (less >> formats.INVERSE_FRACTION))[:formats.INVERSE_BITS], "inverse")
-        scaled = carry(stage + 2)
+        scaled: list[Value] = [e[-SCALED_BITS:].as_signed() for e in elements]
         high = [hold(stage + 3, s[LOW_BITS:].as_signed() * inverse, f"high_{p}") for p, s in enumerate(scaled)]
         low = [hold(stage + 3, s[:LOW_BITS] * inverse, f"low_{p}") for p, s in enumerate(scaled)]
-        scaled = carry(stage + 3)
+        for later in (3, 4):
+            scaled = [hold(stage + later, s, f"scaled_{p}") for p, s in enumerate(scaled)]
         # the product has as many bits below LEAST as the rounding drops, less one
         products = [hold(stage + 4, ((h << LOW_BITS) + l) >> (formats.INVERSE_BITS - 1), f"product_{p}")
                     for p, (h, l) in enumerate(zip(high, low, strict=True))]
-        scaled = carry(stage + 4)
         outputs = [hold(stage + 5, saturate((a + b + 1) >> 1, formats.OUTPUT_BITS), f"output_{p}")
                    for p, (a, b) in enumerate(zip(products, scaled, strict=True))]
         m.d.comb += [

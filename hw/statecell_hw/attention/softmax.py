@@ -122,20 +122,24 @@ class Softmax(wiring.Component):
                     m.d.sync += held.eq(score)
                 score = held
             needed = Signal(signed(NEED_BITS), name=f"need_{lane}", reset_less=True)
+            # ceil(score / step) - 1
+            less = Signal(signed(NEED_BITS), name=f"less_{lane}", reset_less=True)
             below = Signal(signed(formats.SCORE_BITS + 1), name=f"below_{lane}", reset_less=True)
             with m.If(valid[decide - 1]):
                 m.d.sync += [
                     needed.eq((score + ((1 << STEP_FRACTION) - 1)) >> STEP_FRACTION),
+                    less.eq((score - 1) >> STEP_FRACTION),
                     below.eq(-score),
                 ]
-            maximum, fresh, step = self._climb(m, lane, valid[decide], first[decide], visible[decide], needed, goal)
+            maximum, fresh, step = self._climb(
+                m, lane, valid[decide], first[decide], visible[decide], needed, less, goal)
             self._weigh(m, lane, valid, visible, below, maximum, row)
             with m.If(valid[-1]):
                 m.d.sync += [self.fresh[lane].eq(fresh), self.step[lane].eq(step)]
         return m
 
     def _climb(self, m: Module, lane: int, valid: Signal, first: Signal, visible: Signal, need: Signal,
-               goal: Signal) -> tuple[Signal, Value, Value]:
+               less: Signal, goal: Signal) -> tuple[Signal, Value, Value]:
         """The running maximum of the next cycle; fresh and step one cycle after that."""
         maximum = Signal(signed(NEED_BITS), name=f"maximum_{lane}", reset_less=True)
         empty = Signal(name=f"empty_{lane}", reset_less=True)
@@ -146,11 +150,11 @@ class Softmax(wiring.Component):
             is_empty.eq(first | empty),
             climbs.eq(~is_empty & (goal > maximum)),
             # need > maximum + climbs, without waiting for the sum
-            drops.eq(visible[lane] & ~is_empty & Mux(climbs, need > maximum + 1, need > maximum)),
+            drops.eq(visible[lane] & ~is_empty & Mux(climbs, less > maximum, need > maximum)),
         ]
         with m.If(valid):
             m.d.sync += [
-                maximum.eq(Mux(is_empty | drops, goal, maximum + climbs)),
+                maximum.eq(Mux(is_empty | drops, goal, Mux(climbs, maximum + 1, maximum))),
                 empty.eq(is_empty & ~visible[lane]),
                 fresh[0].eq(is_empty | drops),
                 step[0].eq(climbs & ~drops),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,6 +12,7 @@ from statecell.spec import formats, frame
 from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
+from statecell_hw.array.multiply import tree
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
 
@@ -90,16 +91,20 @@ class Checks(wiring.Component):
             with m.Case(Opcode.MAP):
                 m.d.comb += [counts.eq(none | (header.count > g.pages_per_slot)), length.eq(_blocks(count, per_block))]
             with m.Case(Opcode.APPEND):
-                m.d.comb += [counts.eq(none | (header.count > g.slot_rows)), length.eq(count * 2 * vector_blocks)]
+                m.d.comb += [
+                    counts.eq(none | (header.count > g.slot_rows)), length.eq(times(count, 2 * vector_blocks)),
+                ]
             with m.Case(Opcode.ATTEND):
                 m.d.comb += [
                     counts.eq(none | (header.count > g.lanes)),
-                    length.eq(_blocks(count, per_block // 2) + count * vector_blocks),
+                    length.eq(_blocks(count, per_block // 2) + times(count, vector_blocks)),
                 ]
             with m.Case(Opcode.READ_ROWS):
                 m.d.comb += counts.eq(none | (header.count > rows_limit))
             with m.Case(Opcode.WRITE_ROWS):
-                m.d.comb += [counts.eq(none | (header.count > rows_limit)), length.eq(count * row_blocks(g))]
+                m.d.comb += [
+                    counts.eq(none | (header.count > rows_limit)), length.eq(times(count, row_blocks(g))),
+                ]
 
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
@@ -136,6 +141,11 @@ class Checks(wiring.Component):
         with m.Else():
             m.d.comb += self.status.eq(Status.OK)
         return m
+
+
+def times(value: Value, constant: int) -> Value:
+    """The product value * constant as a sum of shifted values: a block multiplier would be slower."""
+    return tree([value.shift_left(i) for i in range(constant.bit_length()) if constant >> i & 1])
 
 
 def _among(value: Any, options: tuple[Opcode, ...]) -> Any:

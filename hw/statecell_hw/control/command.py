@@ -13,7 +13,7 @@ from statecell.spec import formats, frame
 from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SESSION_BITS
-from statecell_hw.control.checks import Checks, row_blocks
+from statecell_hw.control.checks import Checks, row_blocks, times
 from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
 from statecell_hw.control.slots import slot_layout
@@ -35,7 +35,7 @@ class Command(wiring.Component):
     Members
     -------
     header, verdict: from the deframer.
-    request: the header in work, stable from `begin` until the completion.
+    request: a copy of the header in work, stable from `begin` until the completion.
     entry: entry of its slot, likewise.
     tile, tile_slot: where its slot lives.
     reads: the command is READ_ROWS.
@@ -135,8 +135,7 @@ class Command(wiring.Component):
         status = Signal(STATUS_BITS)  # of the header checks
         tile_bits = exact_log2(g.tiles)
         m.d.comb += [
-            self.request.eq(self.header.payload),
-            self.read_slot.eq(self.request.slot),
+            self.read_slot.eq(self.header.payload.slot),
             self.tile.eq(self.request.slot[:tile_bits]),
             self.tile_slot.eq(self.request.slot[tile_bits:]),
             self.reads.eq(opcode == Opcode.READ_ROWS),
@@ -157,7 +156,7 @@ class Command(wiring.Component):
         ]
         with m.FSM():
             with m.State("IDLE"):
-                m.d.sync += status.eq(Status.OK)
+                m.d.sync += [status.eq(Status.OK), self.request.eq(self.header.payload)]
                 with m.If(self.header.valid & self.slots_ready):
                     m.next = "ENTRY"
                 with m.Elif(self.verdict.valid & self.slots_ready):
@@ -223,10 +222,10 @@ class Command(wiring.Component):
                 blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
                 m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
             with m.Case(Opcode.ATTEND):
-                blocks = count[: len(self.attend_sent)] * vector_blocks + 1
+                blocks = times(count[: len(self.attend_sent)], vector_blocks) + 1
                 m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(blocks)]
             with m.Case(Opcode.READ_ROWS):
-                blocks = count[: len(self.entry.rows)] * row_blocks(g)
+                blocks = times(count[: len(self.entry.rows)], row_blocks(g))
                 m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(blocks)]
             with m.Case(Opcode.MAP):
                 m.d.comb += header.value.eq(self.write_entry.pages)
