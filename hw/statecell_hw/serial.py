@@ -152,6 +152,7 @@ class SerialTop(wiring.Component):
         self.g = replace(g, clock_hz=clock_hz)
         self.serial = link or SerialLink()
         self.start_divisor = divisor(clock_hz, START_BAUD)
+        self.silence_cycles = SILENCE_S * clock_hz
         self.cell = SerialCell(self.g, self.serial, build_hash=build_hash, multiplier=multiplier)
         super().__init__({"rx": IDLE_HIGH_IN, "tx": IDLE_HIGH_OUT, "link": Out(1), "busy": Out(1), "error": Out(1)})
 
@@ -163,7 +164,7 @@ class SerialTop(wiring.Component):
         m.submodules.queue = queue = SyncFIFOBuffered(width=BYTE_BITS, depth=self.serial.request_bytes)
         rate = Signal(DIVISOR_BITS, init=self.start_divisor)
         due = Signal()  # the answer to a CONNECT is out of Answers, the rate changes when it is on the wire
-        silence = Signal(range(SILENCE_S * self.g.clock_hz + 1))
+        silence = Signal(range(self.silence_cycles + 1))
         # the queue's memory and the encoder's are slow, and a byte on the wire takes many cycles
         m.submodules.come = come = Stage(BYTE_BITS, cut=True)
         m.submodules.go = go = Stage(BYTE_BITS, cut=True)
@@ -191,10 +192,10 @@ class SerialTop(wiring.Component):
                 m.d.sync += rate.eq(cell.divisor)
         with m.If(cell.accepted):
             m.d.sync += [silence.eq(0), self.error.eq(0)]
-        with m.Elif(silence != SILENCE_S * self.g.clock_hz):
+        with m.Elif(silence != self.silence_cycles):
             m.d.sync += silence.eq(silence + 1)
         with m.If(cell.rejected | receiver.framing | (queue.w_en & ~queue.w_rdy)):
             m.d.sync += self.error.eq(1)
-        with m.If(receiver.broken | (silence == SILENCE_S * self.g.clock_hz)):
+        with m.If(receiver.broken | (silence == self.silence_cycles)):
             m.d.sync += [rate.eq(self.start_divisor), due.eq(0)]
         return m

@@ -207,9 +207,8 @@ def open_transport(rest: str, *, timeout: float) -> BoardTransport:
     options = dict(parse_qsl(query, keep_blank_values=True))
     wire = options.pop("transport", "uart")
     try:
-        faults = Faults(
-            rate=float(options.pop("faults", 0)), outage=float(options.pop("outage", 0)), seed=int(options.pop("seed", 0))
-        )
+        rate, outage = float(options.pop("faults", 0)), float(options.pop("outage", 0))
+        faults = Faults(rate=rate, outage=outage, seed=int(options.pop("seed", 0)))
         baud = int(options.pop("baud", 0))
     except ValueError:
         options["faults, outage, seed and baud must be numbers"] = query

@@ -13,8 +13,9 @@ from statecell.model.rows import Rows, pack, unpack
 from statecell.spec import formats, frame
 from statecell.spec.commands import CLEAR_COUNTERS, Flag, Opcode, Status
 from statecell.spec.geometry import Geometry
+from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
 
-_SLOTLESS = (Opcode.INFO, Opcode.COUNTERS, Opcode.RESET)
+_SLOTLESS = (Opcode.INFO, Opcode.COUNTERS, Opcode.RESET, Opcode.CONNECT)
 _STORING = (Opcode.APPEND, Opcode.WRITE_ROWS)
 _Raw = tuple[bytes, bytes]
 
@@ -62,6 +63,8 @@ class GoldenDevice:
             self._clear_counters()
         if opcode in (Opcode.INFO, Opcode.COUNTERS):
             return Answer(status=Status.OK, payload=None)
+        if opcode is Opcode.CONNECT:  # without a serial link no session ever runs
+            return Answer(status=Status.OK, value=0 if request.slot else request.first)
         if opcode is Opcode.RESET:
             self.slots.clear()
         elif opcode is Opcode.OPEN:
@@ -106,6 +109,8 @@ class GoldenDevice:
         most = {Opcode.MAP: g.pages_per_slot, Opcode.ATTEND: g.lanes, Opcode.APPEND: g.slot_rows,
                 Opcode.READ_ROWS: g.slot_rows, Opcode.WRITE_ROWS: g.slot_rows}.get(opcode)
         if most is not None and not 1 <= r.count <= most:
+            return Status.BAD_COUNT
+        if opcode is Opcode.CONNECT and r.count and not LEAST_DIVISOR <= r.count < 1 << DIVISOR_BITS:
             return Status.BAD_COUNT
         if len(r.payload) != self._payload_bytes(opcode, r.count):
             return Status.BAD_LENGTH

@@ -25,6 +25,8 @@ TRANSPORTS = "statecell.transports"
 
 _BATCH_BYTES = 1 << 18
 """Request bytes given to the transport at once, so that a time-out bounds a fraction of a second of work."""
+_BATCH_QUEUES = 8
+"""The same for a serial link, in units of the device's queue: a slow link or a simulated board takes seconds for it."""
 
 
 __all__ = [
@@ -92,12 +94,15 @@ class Device:
         self._transport = transport
         self._timeout = timeout
         self._sequence = 0
+        self._batch_bytes = _BATCH_BYTES
         try:
             self.info = self._read_info()
         except BaseException:
             transport.close()
             raise
         self.geometry = of_info(self.info)
+        if self.info.request_bytes:
+            self._batch_bytes = _BATCH_QUEUES * self.info.request_bytes
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 30.0) -> Device:
@@ -122,6 +127,11 @@ class Device:
     ) -> None:
         self.close()
 
+    @property
+    def transport(self) -> Transport:
+        """The link, for those who measure it."""
+        return self._transport
+
     def close(self) -> None:
         """Give the transport back."""
         self._transport.close()
@@ -142,7 +152,7 @@ class Device:
             sequences.append(self._sequence)
             self._sequence = (self._sequence + 1) % frame.SEQUENCES
             size += len(batch[-1])
-            if size >= _BATCH_BYTES or i == len(requests) - 1:
+            if size >= self._batch_bytes or i == len(requests) - 1:
                 answers = self._transport.exchange(batch, timeout=self._timeout)
                 for sequence, data in zip(sequences, answers, strict=True):
                     responses.append(self._checked(data, sequence, requests[len(responses)].opcode))

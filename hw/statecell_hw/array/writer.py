@@ -100,7 +100,8 @@ class Writer(wiring.Component):
     def wide_latency(self) -> int:
         """Cycles from the last word of a wide row's vector in to the write of its high plane, likewise."""
         words = self.geometry.vector_words
-        return ENTRY + self.finder.latency + 1 + words - 1 + self._to_row - self.search.latency + self.search.wide_latency + 1
+        later = ISSUE + self.quantiser.latency + self.search.wide_latency + 1
+        return ENTRY + self.finder.latency + 1 + words - 1 + later
 
     def interval(self, mode: Mode) -> int:
         """Cycles from one vector to the next, both of the same mode."""

@@ -69,3 +69,53 @@ def model(
             model, device_url=device, cache_format=cache.value, context=context, tokens=tokens, progress=step
         ).as_dict()
     print_json(result) if as_json else print_facts("model", ((k.replace("_", " "), v) for k, v in result.items()))
+
+
+@app.command("link")
+def link(
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="serial:///dev/ttyUSB0, or board:CONFIG for a simulated board.")
+    ] = "board:tiny",
+    kv_heads: Annotated[int, typer.Option("--kv-heads", min=1, help="KV heads of a layer, for bytes per token.")] = 3,
+    faults: Annotated[
+        str | None, typer.Option("--faults", help="Fault rates per byte, several with commas; board: only.")
+    ] = None,
+    commands: Annotated[int, typer.Option("--commands", "-n", min=1, help="Commands at each fault rate.")] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of commands and faults.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a serial link: share of payload, commands a second, bytes per token, and commands under faults.
+
+    Example: statecell bench link --device board:tiny --faults 0.0001,0.001 --commands 1000
+    """
+    from statecell.bench.attention import BenchError
+    from statecell.bench.link import bench_faults, bench_link
+
+    rates = _rates(faults)
+    if rates and not device.startswith("board:"):
+        raise BenchError("Only a simulated board disturbs its wire: give --device board:CONFIG with --faults.")
+    measured = bench_link(device, kv_heads=kv_heads, seed=seed).as_dict()
+    disturbed = []
+    for rate in rates:
+        with Counting(f"faults {rate:g}, commands") as step:
+            url = f"{device}{'&' if '?' in device else '?'}faults={rate!r}&seed={seed}"
+            disturbed.append(
+                bench_faults(url, fault_rate=rate, commands=commands, seed=seed, progress=step).as_dict()
+            )
+    if as_json:
+        print_json({**measured, "faults": disturbed})
+        return
+    print_facts("serial link", ((k.replace("_", " "), v) for k, v in measured.items()))
+    if disturbed:
+        print_rows("under faults", disturbed)
+
+
+def _rates(text: str | None) -> list[float]:
+    """Fault rates separated by commas."""
+    try:
+        rates = [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        rates = [-1.0]
+    if any(not 0 <= rate < 1 for rate in rates):
+        raise typer.BadParameter(f"{text!r} is not a list of probabilities such as 0.0001,0.001", param_hint="--faults")
+    return rates

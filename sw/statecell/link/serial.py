@@ -26,12 +26,21 @@ from statecell.spec import frame
 from statecell.spec.commands import INFO_FIELDS, Info, Opcode, Status
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import Geometry, of_info
-from statecell.spec.serial import DELIMITER, SESSION_BITS, SILENCE_S, START_BAUD, SerialLink, answer_bytes, divisor
+from statecell.spec.serial import (
+    DELIMITER,
+    SESSION_BITS,
+    SHORTEST,
+    SILENCE_S,
+    START_BAUD,
+    SerialLink,
+    answer_bytes,
+    divisor,
+)
 
 RATES = (12_000_000, 8_000_000, 6_000_000, 4_000_000, 3_000_000, 2_000_000, 1_000_000, 921_600, 460_800, 230_400)
 """Rates that are tried, fastest first. None lies below twice START_BAUD: a zero byte at START_BAUD must be a break."""
 OPEN_S = 5.0
-"""Longest wait for the first sign of a device."""
+"""Longest wait for the first sign of a device, in seconds."""
 _SMALLEST = SerialLink(request_bytes=64, answer_bytes=128, answers=1)
 """What every device has, until INFO has told."""
 _LINK_BYTES = 4
@@ -40,6 +49,8 @@ _TRIES = 3
 """Time-outs in a row after which the link itself is set up again."""
 _LEAST_PATIENCE = 0.05  # a USB adapter collects bytes for up to 16 ms before it hands them on
 _MOST_PATIENCE = 2.0
+_FIRST_BYTE_S = 5e-3
+"""Seconds for a byte of a request or an answer until they have been measured: a simulated board is slow."""
 
 
 @dataclass(kw_only=True)
@@ -66,21 +77,23 @@ class LinkCounts:
 class SerialTransport:
     """Transport over a serial port: every frame is carried out once and in order, or LinkTimeout leaves that open.
 
-    ``baud`` is the fastest rate that may be used; 0 leaves the choice to INFO and the port. Besides what Transport says
+    ``baud`` is the fastest rate that may be used; 0 leaves the choice to INFO and the port. ``timeout`` (seconds)
+    bounds each step of opening; the wait for the first sign of a device is OPEN_S at most. Besides what Transport says
     raises at once: UnpluggedError when the port vanishes, DeviceRestartedError when the board's state is gone. After
     either every call raises it again: nothing is ever answered by a board that has forgotten.
     """
 
-    def __init__(self, port: Port, *, baud: int = 0, timeout: float = OPEN_S) -> None:
+    def __init__(self, port: Port, *, baud: int = 0, timeout: float = 30.0) -> None:
         self.link_bytes = _LINK_BYTES
         self.counts = LinkCounts()
         self.baud = START_BAUD
         self._port = port
+        self._timeout = timeout
         self._link = _SMALLEST
         self._geometry: Geometry | None = None
         self._session = 0
         self._due: int | None = None  # number of the next request; unknown after a time-out
-        self._byte_s = 3e-4  # seconds for a byte out and its answer in, as measured
+        self._byte_s = _FIRST_BYTE_S
         self._heard = time.monotonic()
         self._buffer = bytearray()
         self._window: Window | None = None
@@ -89,7 +102,7 @@ class SerialTransport:
         self._clock_hz = 0
         self._lost: LinkError | None = None
         try:
-            info = self._introduce(min(timeout, OPEN_S))
+            info = self._introduce()
             self._choose_rate(info, baud)
         except BaseException:
             port.close()
@@ -152,13 +165,13 @@ class SerialTransport:
                     since = time.monotonic()
                 if window.done:
                     return window.answers
-                expected = _LEAST_PATIENCE + 3 * self._byte_s * window.waiting_bytes
+                expected = _LEAST_PATIENCE + 4 * self._byte_s * window.waiting_bytes
                 patience = max(patience, expected)
                 left = window.waiting_bytes
                 if self._pump(min(since + patience, deadline) - time.monotonic()):
                     now = time.monotonic()
                     spent = (now - since) / max(left - window.waiting_bytes, 1)
-                    self._byte_s = max(spent, 0.9 * self._byte_s)
+                    self._byte_s += (spent - self._byte_s) / 8
                     since, patience, tries = now, 0.0, 0
                 elif time.monotonic() >= deadline:
                     raise LinkTimeout(
@@ -178,13 +191,13 @@ class SerialTransport:
             self._window = None
 
     # -- session ------------------------------------------------------------------------------------------------------
-    def _introduce(self, timeout: float) -> Info:
+    def _introduce(self) -> Info:
         """Begin a session with whatever is there, and read INFO. Raises NoDeviceError, SpecificationMismatch."""
-        deadline = time.monotonic() + timeout
-        running = self._connect(0, 0, deadline)
+        running = self._connect(0, 0, time.monotonic() + min(self._timeout, OPEN_S))
+        deadline = time.monotonic() + self._timeout
         if running is None:
             raise NoDeviceError(
-                f"what is on {self._port.path} sends something but is no statecell; check the port and the bitstream"
+                f"what is on {self._port.path} answers, but not as a statecell of this release; check the bitstream"
                 if self.counts.bytes_in
                 else f"nothing answers on {self._port.path}; check the board's power, its bitstream and its port"
             )
@@ -221,12 +234,12 @@ class SerialTransport:
 
     def _raise_to(self, rate: int) -> bool:
         """Both sides to ``rate``, from START_BAUD; on failure both are back at START_BAUD."""
-        self._resume(divisor(self._clock_hz, rate), time.monotonic() + OPEN_S)
+        self._resume(divisor(self._clock_hz, rate), time.monotonic() + self._timeout)
         self._set_rate(rate)
         if self._connect(self._session, self._session, time.monotonic() + 4 * self._patience()) == self._session:
             return True
         self._set_rate(START_BAUD)
-        self._resume(0, time.monotonic() + OPEN_S)
+        self._resume(0, time.monotonic() + self._timeout)
         return False
 
     def _set_rate(self, rate: int) -> None:
@@ -277,7 +290,10 @@ class SerialTransport:
         wire = cobs.encode(strip(request.encode(number, _LINK_BYTES), _LINK_BYTES))
         self._connected = None
         patience = self._patience()
+        tries = 0
         while time.monotonic() < deadline:
+            tries += 1
+            since = time.monotonic()
             # Zeros end what stands in the device's queue, and are a break where it still has a faster rate.
             self._write(bytes([DELIMITER]) * 2 + wire)
             until = min(time.monotonic() + patience, deadline)
@@ -290,17 +306,27 @@ class SerialTransport:
                             f"the firmware on {self._port.path} is of another release: it refuses CONNECT "
                             f"({answer.status.name}); program the board with this release's bitstream"
                         )
+                    if tries == 1:
+                        self._byte_s = (time.monotonic() - since) / (2 * SHORTEST)
+                    elif bit:
+                        self._hush(patience)
                     return answer.value
             patience *= 2
         return None
 
     def _patience(self) -> float:
-        return 4 * _LEAST_PATIENCE + 100 * self._byte_s
+        return 2 * _LEAST_PATIENCE + 3 * 2 * SHORTEST * self._byte_s
 
     # -- bytes --------------------------------------------------------------------------------------------------------
     def _write(self, data: bytes) -> None:
         self.counts.bytes_out += len(data)
         self._port.write(data)
+
+    def _hush(self, quiet: float) -> None:
+        """Wait until nothing has come for ``quiet`` seconds: answers to repeats must not meet another rate."""
+        while chunk := self._port.read(quiet):
+            self.counts.bytes_in += len(chunk)
+        self._buffer.clear()
 
     def _pump(self, wait: float) -> bool:
         """Take what comes within ``wait`` seconds; True if a response that was waited for is among it."""
@@ -326,7 +352,7 @@ class SerialTransport:
         self._heard = time.monotonic()
         if response.status in UNREAD:
             self.counts.damaged += 1
-        if response.opcode == Opcode.CONNECT:
+        elif response.opcode == Opcode.CONNECT:
             self._connected = response
             return True
         return self._window is not None and self._window.take(data, response)

@@ -45,6 +45,7 @@ class Window:
         self._sent = [0] * len(parcels)  # running number of the latest transmission of each
         self._transmissions = 0
         self._again: list[int] = []
+        self._limit = link.answers  # requests on their way: halved by a loss, which costs all behind it, then grows
         self.repeats = 0
         """Requests sent again."""
 
@@ -61,24 +62,27 @@ class Window:
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the requests sent and not answered, and of their answers."""
-        return sum(len(p.wire) + p.answer_bytes for p in self._unanswered())
+        open_ = (self._parcels[at] for at in range(self._first, self._next) if self._answers[at] is None)
+        return sum(len(parcel.wire) + parcel.answer_bytes for parcel in open_)
 
     def sendable(self) -> list[bytes]:
-        """What is to go out now: repeats first, then as many new requests as the device has room for."""
-        out = []
-        for at in sorted(set(self._again)):
-            if self._answers[at] is None:
-                self.repeats += 1
-                out.append(self._transmit(at))
+        """What is to go out now: lost answers are asked for, then as many requests as the device has room for."""
+        out: list[bytes] = []
+        out += [self._transmit(at) for at in sorted(set(self._again)) if self._answers[at] is None]
         self._again.clear()
-        while self._next < len(self._parcels) and self._fits(self._parcels[self._next]):
-            out.append(self._transmit(self._next))
+        while self._next < len(self._parcels):
+            if self._answers[self._next] is None:
+                if not self._fits(self._parcels[self._next]):
+                    break
+                out.append(self._transmit(self._next))
             self._next += 1
         return out
 
     def rewind(self) -> None:
-        """Send every unanswered request again."""
-        self._again = [at for at in range(self._first, self._next) if self._answers[at] is None]
+        """Send every unanswered request again: those behind a lost one were dropped."""
+        self._limit = max(1, self._limit // 2)
+        self._next = self._first
+        self._again.clear()
 
     def damaged(self) -> None:
         """Something came that is no frame: most likely the answer to the oldest request."""
@@ -94,22 +98,22 @@ class Window:
         if at < 0 or self._answers[at] is not None or self._parcels[at].opcode != response.opcode:
             return False
         self._answers[at] = data
+        self._limit = min(self._limit + 1, self._link.answers)
         # The wire keeps the order: an older request whose latest transmission was earlier has lost its answer.
         self._again += [
             older for older in range(self._first, at)
             if self._answers[older] is None and self._sent[older] < self._sent[at]
         ]
-        while self._first < self._next and self._answers[self._first] is not None:
+        while self._first < len(self._parcels) and self._answers[self._first] is not None:
             self._first += 1
+        self._next = max(self._next, self._first)
         return True
 
-    def _unanswered(self) -> list[Parcel]:
-        return [self._parcels[at] for at in range(self._first, self._next)]
-
     def _fits(self, parcel: Parcel) -> bool:
-        ahead = self._unanswered()
+        # Those answered behind one that is not take their place among the device's answers too.
+        ahead = self._parcels[self._first : self._next]
         return not ahead or (
-            len(ahead) < self._link.answers
+            len(ahead) < self._limit
             and sum(len(p.wire) for p in ahead) + len(parcel.wire) <= self._link.request_bytes
             # An answer to a damaged frame needs room beside the answers that are kept.
             and sum(p.answer_bytes for p in ahead) + parcel.answer_bytes <= self._link.answer_bytes - SHORTEST
@@ -117,6 +121,7 @@ class Window:
 
     def _transmit(self, at: int) -> bytes:
         self._transmissions += 1
+        self.repeats += self._sent[at] > 0
         self._sent[at] = self._transmissions
         return self._parcels[at].wire
 

@@ -9,6 +9,7 @@ from amaranth.sim import Simulator
 from statecell.spec import frame
 from statecell.spec.commands import Flag, Opcode, Status
 from statecell.spec.geometry import Geometry, config
+from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
 from statecell_hw.control.checks import SLOT_COMMANDS, Checks
 
 ROWS = {Opcode.APPEND, Opcode.WRITE_ROWS}
@@ -49,6 +50,8 @@ def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
         return Status.BAD_FLAGS
     if most is not None and not 1 <= count <= most:
         return Status.BAD_COUNT
+    if opcode == Opcode.CONNECT and count and not LEAST_DIVISOR <= count < 1 << DIVISOR_BITS:
+        return Status.BAD_COUNT
     if h["blocks"] != length(opcode, count, g):
         return Status.BAD_LENGTH
     if opcode == Opcode.TRUNCATE and count > e["rows"]:
@@ -73,7 +76,7 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
     async def bench(ctx: Any) -> None:
         for _ in range(4000):
             opcode = rng.choice([*Opcode, *Opcode, *ROWS, rng.randrange(256)])
-            limit = rng.choice([3, g.lanes + 1, g.slot_rows + 1, 1 << 32])
+            limit = rng.choice([3, g.lanes + 1, g.slot_rows + 1, 2 * LEAST_DIVISOR, 1 << DIVISOR_BITS + 1, 1 << 32])
             header = {
                 "version": frame.VERSION,
                 "opcode": opcode,

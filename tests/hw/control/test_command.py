@@ -10,6 +10,7 @@ from statecell.link.framing import Request
 from statecell.spec import frame
 from statecell.spec.commands import Flag, Opcode, Status
 from statecell.spec.geometry import config
+from statecell.spec.serial import LEAST_DIVISOR
 from statecell_hw.control.command import BARRIER, Command
 from statecell_hw.control.responder import Answer
 from statecell_hw.control.slots import SlotTable
@@ -17,6 +18,7 @@ from statecell_hw.link.deframer import Deframer
 from tests.hw.streams import send, simulate, words_of
 
 G = config("tiny")
+SESSION = 1
 UNITS = {Opcode.MAP: "mapping", Opcode.ATTEND: "attending", Opcode.APPEND: "appending", Opcode.WRITE_ROWS: "writing"}
 ANSWERS = {
     Opcode.INFO: Answer.INFO, Opcode.COUNTERS: Answer.COUNTERS, Opcode.ATTEND: Answer.VECTORS,
@@ -33,6 +35,10 @@ class Slots:
     def apply(self, r: Request, fault: Status) -> tuple[Status, int]:
         """(status, value) of a well-formed command whose payload gives `fault`."""
         slot = self.slots.get(r.slot)
+        if r.opcode == Opcode.CONNECT:
+            if r.count not in (0, LEAST_DIVISOR):
+                return Status.BAD_COUNT, 0
+            return Status.OK, r.first if r.slot == SESSION else SESSION
         if r.opcode in (Opcode.INFO, Opcode.COUNTERS, Opcode.RESET):
             if r.opcode == Opcode.RESET:
                 self.slots.clear()
@@ -82,6 +88,8 @@ def request(rng: random.Random) -> Request:
     flags = Flag.WIDE if opcode == Opcode.APPEND and rng.random() < 0.3 else 0
     payload = rng.randbytes(frame.BLOCK * size)
     slot, first = rng.randrange(2), rng.randrange(3)
+    if opcode == Opcode.CONNECT:
+        count = rng.choice((0, LEAST_DIVISOR - 1, LEAST_DIVISOR))
     return Request(opcode=opcode, slot=slot, count=count, first=first, flags=flags, payload=payload)
 
 
@@ -125,6 +133,7 @@ def test_commits_good_commands_only_and_waits_at_barriers() -> None:
         nonlocal done
         mine = random.Random(21)
         begun, attended, busy = 0, None, 0
+        ctx.set(dut.session, SESSION)
         while done < len(expected):
             r, fault, status, value = expected[done]
             idle, sent = int(mine.random() < 0.3), r.count if r.opcode == Opcode.ATTEND else 0
@@ -134,9 +143,10 @@ def test_commits_good_commands_only_and_waits_at_barriers() -> None:
                 (dut.completion.ready, mine.random() < 0.5),
             ):  # fmt: skip
                 ctx.set(signal, level)
-            _, _, begin, attend, good, complete, completion, reading, write = await ctx.tick().sample(
+            _, _, begin, attend, good, complete, completion, reading, write, connect = await ctx.tick().sample(
                 dut.begin, dut.attend_valid & dut.attend_ready, dut.attend_good,
                 dut.completion.valid & dut.completion.ready, dut.completion.payload, dut.reading, dut.write_en,
+                dut.connect,
             )  # fmt: skip
             busy = 5 if reading else max(0, busy - 1)
             if begin:
@@ -160,6 +170,7 @@ def test_commits_good_commands_only_and_waits_at_barriers() -> None:
                     assert not write
                 assert attended == (int(status == Status.OK) if r.opcode == Opcode.ATTEND and begun else None)
                 assert reading == (status == Status.OK and r.opcode == Opcode.READ_ROWS)
+                assert connect == (status == Status.OK and r.opcode == Opcode.CONNECT and r.slot == SESSION)
                 begun, attended = 0, None
                 done += 1
 

@@ -1,0 +1,220 @@
+"""The simulated board: the real driver over a pseudo terminal, faults on its pins, programs that die, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import serial
+
+from statecell.bench.attention import BenchError
+from statecell.bench.link import bench_faults, bench_link
+from statecell.device import Device
+from statecell.link.errors import DeviceRestartedError, LinkError, NoDeviceError
+from statecell.link.framing import Request
+from statecell.link.port import Port
+from statecell.link.serial import SerialTransport
+from statecell.spec.commands import Opcode, Status
+from statecell.spec.geometry import config
+from statecell.spec.serial import START_BAUD, SerialLink
+from statecell_hw import emit
+from statecell_hw.link import intake
+from statecell_sim import board as board_module
+from statecell_sim.benches.conversation import Conversation
+from statecell_sim.board import Board, BoardThread, Faults, Wire, board_of
+from statecell_sim.builder import build_board
+from statecell_sim.errors import SimulatorError
+
+CONFIG = "tiny"
+SEED = 5
+WAIT_S = 60.0
+
+
+@pytest.fixture(params=["uart", "bytes"])
+def running(request: pytest.FixtureRequest) -> Iterator[BoardThread]:
+    wire: Wire = request.param
+    with BoardThread(board_of(CONFIG, wire)) as thread:
+        yield thread
+
+
+@pytest.fixture
+def quick() -> Iterator[BoardThread]:
+    with BoardThread(board_of(CONFIG, "bytes")) as thread:
+        yield thread
+
+
+def connect(thread: BoardThread) -> Device:
+    return Device(SerialTransport(Port(thread.board.path, START_BAUD)), timeout=WAIT_S)
+
+
+def test_commands_equal_the_model(running: BoardThread) -> None:
+    talk = Conversation(config(CONFIG), SEED)
+    talk.wander(60)
+    good = [(r, due) for r, due in zip(talk.requests, talk.expected, strict=True) if due.status is not Status.BAD_CRC]
+    with connect(running) as device:
+        device.reset()
+        assert device.info.clock_hz == board_module.CLOCK_HZ
+        assert device.info.request_bytes == SerialLink().request_bytes
+        answers = device.submit([request for request, _ in good])
+        for (request, due), got in zip(good, answers, strict=True):
+            assert (got.status, got.value, got.payload) == (due.status, due.value, due.payload), request
+        assert device.transport.baud == 3_000_000  # type: ignore[attr-defined]
+
+
+def test_state_outlives_programs(running: BoardThread) -> None:
+    rng = np.random.default_rng(SEED)
+    k, v = (rng.integers(-9000, 9000, (3, 32)).astype(np.int16) for _ in range(2))
+    with connect(running) as device:
+        device.reset()
+        device.open_slot(1)
+        device.map_pages(1, [2])
+        assert device.append(1, k, v) == 3
+        rows = device.read_rows(1, 0, 3)
+    with connect(running) as device:
+        assert device.read_rows(1, 0, 3) == rows
+        assert device.append(1, k[:1], v[:1]) == 4
+
+
+def test_a_power_cycle_is_noticed(running: BoardThread) -> None:
+    with connect(running) as device:
+        device.reset()
+        running.pause()
+        running.board.reset()
+        running.start()
+        with pytest.raises(DeviceRestartedError):
+            device.counters()
+
+
+KILLED = """
+import sys
+import numpy as np
+from statecell.device import Device
+device = Device.open("serial://" + sys.argv[1], timeout=60)
+device.reset()
+device.open_slot(0)
+device.map_pages(0, range(8))
+vectors = np.ones((1, 32), np.int16)
+for number in range(8):
+    device.append(0, vectors, vectors)
+print("stored", flush=True)
+while True:
+    device.attend(0, vectors, [0], [8], 20)
+"""
+
+
+def test_a_program_that_is_killed_leaves_a_usable_board(running: BoardThread) -> None:
+    for _ in range(2):
+        command = [sys.executable, "-c", KILLED, running.board.path]
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert program.stdout is not None and program.stdout.readline() == "stored\n"
+        time.sleep(0.3)
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        program.stdout.close()
+        with connect(running) as device:
+            keys, values = device.read_rows(0, 0, 8)
+            assert keys == keys[: len(keys) // 8] * 8 and values == values[: len(values) // 8] * 8
+            ninth = Request(opcode=Opcode.READ_ROWS, slot=0, first=8, count=1)
+            assert device.submit([ninth])[0].status is Status.BAD_RANGE
+
+
+def test_a_half_frame_does_no_harm(running: BoardThread) -> None:
+    with connect(running) as device:
+        device.reset()
+    with serial.Serial(running.board.path, START_BAUD) as port:
+        port.write(b"\x15\xc1\x20" + os.urandom(40))
+    with connect(running) as device:
+        device.open_slot(0)
+
+
+def test_another_rate_is_not_understood() -> None:
+    """A program at a wrong rate gets no answer from the pins, and one at the right rate does afterwards."""
+    with BoardThread(board_of(CONFIG, "uart")) as thread:
+        port = Port(thread.board.path, 4 * START_BAUD)
+        with pytest.raises(NoDeviceError):
+            _at(port, 4 * START_BAUD)
+        connect(thread).close()
+
+
+def _at(port: Port, baud: int) -> SerialTransport:
+    port.set_rate = lambda baud: None  # type: ignore[method-assign]
+    return SerialTransport(port, baud=baud, timeout=1.0)
+
+
+@pytest.mark.parametrize(("rate", "commands"), [(1e-4, 150), (1e-3, 100)])
+def test_faults_on_the_pins_change_no_result(rate: float, commands: int) -> None:
+    found = bench_faults(f"board:{CONFIG}?faults={rate}&seed={SEED}", fault_rate=rate, commands=commands, seed=SEED)
+    assert found.wrong == 0 and found.commands == commands
+    assert found.damaged > 0 and found.retries > 0, "nothing was disturbed; choose another seed"
+
+
+def test_outages_of_the_cable_change_no_result() -> None:
+    url = f"board:{CONFIG}?transport=bytes&faults=0.0005&outage=0.0001&seed={SEED}"
+    found = bench_faults(url, fault_rate=5e-4, commands=300, seed=SEED)
+    assert found.wrong == 0 and found.timeouts > 0
+
+
+def test_a_board_that_carries_out_repeats_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant of the intake in which every frame of a session has its turn."""
+    source = Path(intake.__file__).read_text(encoding="utf-8")
+    assert source.count("known & (past == 0)") == 1
+    mutant: dict[str, Any] = {"__name__": "careless_intake"}
+    exec(source.replace("known & (past == 0)", "known"), mutant)
+    monkeypatch.setattr("statecell_hw.serial.Intake", mutant["Intake"])
+    g = board_module.board_geometry(CONFIG)
+    library = build_board(emit.emit_verilog(g, flat=True, link="bytes"), pins=False)
+
+    def careless(name: str, wire: Wire, faults: Faults) -> Board:
+        return Board(library, clock_hz=g.clock_hz, faults=faults)
+
+    monkeypatch.setattr(board_module, "board_of", careless)
+    url = f"board:{CONFIG}?transport=bytes&faults=0.001&seed={SEED}"
+    assert bench_faults(url, fault_rate=1e-3, commands=200, seed=SEED).wrong > 0
+
+
+def test_the_link_is_measured() -> None:
+    found = bench_link(f"board:{CONFIG}?transport=bytes")
+    # 16 + 16 + 128 + 4 bytes and 16 + 128 + 16 + 4, a code byte and a delimiter each; 16 + 128 + 4 and 16 + 4.
+    assert (found.attend_bytes, found.append_bytes) == (166 + 166, 150 + 22)
+    assert found.payload_share == 256 / 332 and found.token_layer_bytes == 3 * (332 + 172)
+    with pytest.raises(BenchError, match="not on a serial link"):
+        bench_link(f"sim:{CONFIG}")
+
+
+@pytest.mark.parametrize("rest", ["tiny?transport=radio", "tiny?speed=1", "tiny?faults=many"])
+def test_an_address_is_explained(rest: str) -> None:
+    with pytest.raises(LinkError, match="transport=bytes&faults=0.001"):
+        board_module.open_transport(rest, timeout=1)
+    with pytest.raises(LinkError, match="choose one of tiny"):
+        board_module.open_transport("huge", timeout=1)
+    with pytest.raises(SimulatorError, match="probability"):
+        board_module.open_transport("tiny?faults=2", timeout=1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_runs_and_stops(tmp_path: Path, number: signal.Signals) -> None:
+    name = tmp_path / "statecell0"
+    name.symlink_to(tmp_path / "nothing")  # left behind by a board that was killed
+    program_path = Path(sys.executable).parent / "statecell"
+    command = [str(program_path), "board", "--config", CONFIG, "--pty", str(name), "--json"]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert json.loads(program.stdout.readline())["port"] == str(name)
+    for _ in range(2):
+        with Device.open(f"serial://{name}", timeout=WAIT_S) as device:
+            assert device.geometry.head_dim == 32
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode and "exists; give another --pty name" in again.stderr
+    program.send_signal(number)
+    rest, _ = program.communicate(timeout=30)
+    assert program.returncode == 0 and json.loads(rest)["bytes_in"] > 0
+    assert not name.is_symlink()
