@@ -102,7 +102,7 @@ class SerialCell(wiring.Component):
             self.rejected.eq(cell.link.rejected),
             self.link.eq(intake.session != 0),
             self.sending.eq(~answers.idle | byte.o.valid | ~encoder.idle),
-            self.busy.eq(~intake.idle | self.sending),
+            self.busy.eq(~intake.idle | cell.link.answering | self.sending),
         ]
         with m.If(cell.link.connect):
             m.d.sync += self.divisor.eq(cell.link.divisor)

@@ -37,12 +37,13 @@ from statecell_hw.tile import Tile
 
 LINK_PORT = wiring.Signature(
     {"accepted": Out(1), "rejected": Out(1), "connect": Out(1), "token": Out(SESSION_BITS),
-     "divisor": Out(DIVISOR_BITS), "session": In(SESSION_BITS)}
+     "divisor": Out(DIVISOR_BITS), "answering": Out(1), "session": In(SESSION_BITS)}
 )  # fmt: skip
 """What a link that repeats frames must know.
 
 `accepted`, `rejected`: a frame was read whole and good; it could not be read. `connect`: with `accepted`, a CONNECT is
-carried out for session `token` and bit length `divisor` (0: as it is). `session`: the one that runs.
+carried out for session `token` and bit length `divisor` (0: as it is). `answering`: a response has not left, from the
+cycle after `accepted` or `rejected` on. `session`: the one that runs.
 """
 
 
@@ -283,8 +284,9 @@ class StateCell(wiring.Component):
 
         A cycle late, which a command that has just read its header does not notice.
         """
-        quiet = [block.idle for block in (self.vectors, self.passes, self.responder, self.framer)]
-        quiet += [~stage.o.valid for stage in (self.result, self.answer)]
+        answering = ~(self.responder.idle & self.framer.idle) | self.answer.o.valid
+        quiet: list[Any] = [self.vectors.idle, self.passes.idle, ~answering, ~self.result.o.valid]
+        m.d.comb += self.link.answering.eq(answering)
         m.d.sync += self.command.idle.eq(reduce(and_, quiet + [~tile.busy for tile in self.tiles]))
 
     def _connect_counters(self, m: Module) -> None:

@@ -222,11 +222,11 @@ class Command(wiring.Component):
                 blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
                 m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
             with m.Case(Opcode.ATTEND):
-                blocks = times(count[: len(self.attend_sent)], vector_blocks) + 1
-                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(blocks)]
+                vectors = times(count[: len(self.attend_sent)], vector_blocks)
+                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors + 1)]
             with m.Case(Opcode.READ_ROWS):
-                blocks = times(count[: len(self.entry.rows)], row_blocks(g))
-                m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(blocks)]
+                rows = times(count[: len(self.entry.rows)], row_blocks(g))
+                m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(rows)]
             with m.Case(Opcode.MAP):
                 m.d.comb += header.value.eq(self.write_entry.pages)
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
