@@ -53,8 +53,8 @@ class SerialCell(wiring.Component):
         self.decoder, self.encoder = CobsDecoder(), CobsEncoder()
         self.intake, self.answers = Intake(g, link), Answers(g, link)
         # a link word and a byte of an answer each wait a cycle where memories on both sides would be too far apart
-        self.word = Stage(self.cell.o.payload.shape(), cut=True)
-        self.byte = Stage(self.answers.o.payload.shape(), cut=True)
+        self.word = Stage(self.cell.o.payload.shape())
+        self.byte = Stage(self.answers.o.payload.shape())
         wire = stream.Signature(BYTE_BITS)
         super().__init__(
             {
@@ -166,8 +166,8 @@ class SerialTop(wiring.Component):
         due = Signal()  # the answer to a CONNECT is out of Answers, the rate changes when it is on the wire
         silence = Signal(range(self.silence_cycles + 1))
         # the queue's memory and the encoder's are slow, and a byte on the wire takes many cycles
-        m.submodules.come = come = Stage(BYTE_BITS, cut=True)
-        m.submodules.go = go = Stage(BYTE_BITS, cut=True)
+        m.submodules.come = come = Stage(BYTE_BITS)
+        m.submodules.go = go = Stage(BYTE_BITS)
         wiring.connect(m, queue.r_stream, come.i)
         wiring.connect(m, come.o, cell.i)
         wiring.connect(m, cell.o, go.i)

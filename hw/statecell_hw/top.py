@@ -190,6 +190,8 @@ class StateCell(wiring.Component):
         """Vectors through the rotation, to the row writer or to the block packer."""
         vectors, rotate, writer, pack = self.vectors, self.rotate, self.writer, self.pack
         wiring.connect(m, self.ingest.o, vectors.i)
+        # a cycle late: a vector never begins in the cycle in which its ATTEND ends
+        m.d.sync += vectors.quiet.eq(self.passes.idle & ~self.result.o.valid)
         wiring.connect(m, self.drain.o, self.result.i)
         wiring.connect(m, self.result.o, vectors.results)
         wiring.connect(m, vectors.job, writer.job)
@@ -198,7 +200,6 @@ class StateCell(wiring.Component):
             rotate.i_data.eq(vectors.rotate_data),
             vectors.rotated.eq(rotate.o_valid),
             vectors.rotated_last.eq(rotate.o_last),
-            vectors.quiet.eq(self.passes.idle & ~self.result.o.valid),
             vectors.writer_space.eq(writer.space),
             writer.take.eq(vectors.writer_take),
             writer.i_valid.eq(rotate.o_valid & ~vectors.to_pack),

@@ -29,7 +29,8 @@ def row_blocks(g: Geometry) -> int:
 
 
 class Checks(wiring.Component):
-    """The status of a command as far as its header and its slot's entry tell; combinational.
+    """The status of a command as far as its header and its slot's entry tell: one cycle after the header, at once after
+    the entry.
 
     The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, BAD_FLAGS (also for a shift
     above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE or FULL, OK.
@@ -106,6 +107,9 @@ class Checks(wiring.Component):
                     counts.eq(none | (header.count > rows_limit)), length.eq(times(count, row_blocks(g))),
                 ]
 
+        # what the header alone tells is worked out while the entry is read
+        flagged_1, counts_1, length_1 = Signal(), Signal(), Signal()
+        m.d.sync += [flagged_1.eq(flagged), counts_1.eq(counts), length_1.eq(length != header.blocks)]
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
         m.d.comb += self.added.eq(Mux(wide, count << 1, count))
@@ -128,11 +132,11 @@ class Checks(wiring.Component):
             m.d.comb += self.status.eq(Status.SLOT_OPEN)
         with m.Elif(named & (opcode != Opcode.OPEN) & ~entry.open):
             m.d.comb += self.status.eq(Status.SLOT_CLOSED)
-        with m.Elif(flagged):
+        with m.Elif(flagged_1):
             m.d.comb += self.status.eq(Status.BAD_FLAGS)
-        with m.Elif(counts):
+        with m.Elif(counts_1):
             m.d.comb += self.status.eq(Status.BAD_COUNT)
-        with m.Elif(length != header.blocks):
+        with m.Elif(length_1):
             m.d.comb += self.status.eq(Status.BAD_LENGTH)
         with m.Elif(outside):
             m.d.comb += self.status.eq(Status.BAD_RANGE)

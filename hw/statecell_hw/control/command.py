@@ -144,7 +144,7 @@ class Command(wiring.Component):
         ]
         checked, final = Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
-        running = Signal()
+        running, waits = Signal(), Signal()
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
             final.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
@@ -165,14 +165,12 @@ class Command(wiring.Component):
                 m.d.sync += self.entry.eq(self.read_entry)
                 m.next = "CHECK"
             with m.State("CHECK"):
-                m.d.sync += status.eq(checks.status)
+                m.d.sync += [status.eq(checks.status), waits.eq(opcode.matches(*(int(o) for o in BARRIER)))]
                 m.next = "BEGIN"
-            with m.State("BEGIN"):
-                barrier = opcode.matches(*(int(o) for o in BARRIER)) & (status == Status.OK)
-                with m.If(~barrier | self.idle):
-                    m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
-                    m.d.sync += running.eq(status == Status.OK)
-                    m.next = "PAYLOAD"
+            with m.State("BEGIN"), m.If(~waits | (status != Status.OK) | self.idle):
+                m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
+                m.d.sync += running.eq(status == Status.OK)
+                m.next = "PAYLOAD"
             with m.State("PAYLOAD"):
                 m.d.comb += self.ended.eq(self.verdict.valid)
                 with m.If(self.verdict.valid & self.settled):

@@ -4,13 +4,13 @@ import random
 from typing import Any
 
 import pytest
-from amaranth.sim import Simulator
 
 from statecell.spec import frame
 from statecell.spec.commands import Flag, Opcode, Status
 from statecell.spec.geometry import Geometry, config
 from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
 from statecell_hw.control.checks import SLOT_COMMANDS, Checks
+from tests.hw.streams import simulate
 
 ROWS = {Opcode.APPEND, Opcode.WRITE_ROWS}
 
@@ -93,6 +93,7 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
             rows = rng.randint(0, pages * g.page_rows)
             entry = {"open": int((rng.random() < 0.9) != (opcode == Opcode.OPEN)), "rows": rows, "pages": pages}
             ctx.set(dut.header, header)
+            await ctx.tick()
             ctx.set(dut.entry, entry)
             status = expected(header, entry, g)
             seen.add(status)
@@ -101,7 +102,5 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
                 wide = opcode == Opcode.APPEND and header["flags"] & Flag.WIDE
                 assert ctx.get(dut.added) == header["count"] * (2 if wide else 1)
 
-    sim: Any = Simulator(dut)
-    sim.add_testbench(bench)
-    sim.run()
+    simulate(dut, bench)
     assert seen == set(Status) - {Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC, Status.BAD_PAGE}
