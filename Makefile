@@ -10,15 +10,17 @@ TOKENS ?= 32
 WAVES ?= 0
 JOBS ?= 2
 PYTEST_ARGS ?=
+BOARD ?= ulx3s_85f
+BOARDS ?= ulx3s_85f ecpix5_85f orangecrab_85f versa_ecp5_5g
 DOCS := docs/protocol.md docs/numerics.md
 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim check docs format verilog report doctor clean distclean
+.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program report doctor clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it; does nothing the second time
 
@@ -55,6 +57,18 @@ format: $(STAMP) ## sort imports and apply ruff's safe repairs
 
 verilog: $(STAMP) ## emit the Verilog of CONFIG into OUT
 	$(BIN)/statecell verilog --config $(CONFIG) -o $(OUT)
+
+bitstream: $(STAMP) ## make the bitstream of BOARD in build/BOARD, with its report and summary
+	$(BIN)/statecell bitstream --board $(BOARD)
+
+bitstreams: $(STAMP) ## make the bitstreams of all BOARDS; takes hours
+	@for board in $(BOARDS); do $(BIN)/statecell bitstream --board $$board || exit; done
+
+bench-boards: bitstreams ## make the bitstreams of BOARDS and fail if area or clock is worse than their baselines
+	$(BIN)/statecell boards $(BOARDS:%=--check %)
+
+program: $(STAMP) ## load the bitstream of BOARD into the board on USB
+	$(BIN)/statecell program --board $(BOARD)
 
 report: $(STAMP) ## measure and draw the plots into docs/figures
 	$(BIN)/statecell report -o docs/figures

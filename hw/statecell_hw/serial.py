@@ -17,6 +17,7 @@ from statecell_hw.link.answers import Answers
 from statecell_hw.link.cobs import BYTE_BITS, CobsDecoder, CobsEncoder
 from statecell_hw.link.intake import Intake
 from statecell_hw.link.uart import IDLE_HIGH_IN, IDLE_HIGH_OUT, UartReceiver, UartTransmitter
+from statecell_hw.stage import Stage
 from statecell_hw.top import StateCell
 
 
@@ -51,6 +52,9 @@ class SerialCell(wiring.Component):
         self.cell = StateCell(g, build_hash=build_hash, multiplier=multiplier, serial=link)
         self.decoder, self.encoder = CobsDecoder(), CobsEncoder()
         self.intake, self.answers = Intake(g, link), Answers(g, link)
+        # a link word and a byte of an answer each wait a cycle where memories on both sides would be too far apart
+        self.word = Stage(self.cell.o.payload.shape())
+        self.byte = Stage(self.answers.o.payload.shape())
         wire = stream.Signature(BYTE_BITS)
         super().__init__(
             {
@@ -74,12 +78,16 @@ class SerialCell(wiring.Component):
         m.submodules.encoder = encoder
         m.submodules.intake = intake
         m.submodules.answers = answers
+        m.submodules.word = word = self.word
+        m.submodules.byte = byte = self.byte
         wiring.connect(m, wiring.flipped(self.i), decoder.i)
         wiring.connect(m, decoder.o, intake.i)
         wiring.connect(m, intake.o, cell.i)
-        wiring.connect(m, cell.o, answers.i)
+        wiring.connect(m, cell.o, word.i)
+        wiring.connect(m, word.o, answers.i)
         wiring.connect(m, intake.repeat, answers.repeat)
-        wiring.connect(m, answers.o, encoder.i)
+        wiring.connect(m, answers.o, byte.i)
+        wiring.connect(m, byte.o, encoder.i)
         wiring.connect(m, encoder.o, wiring.flipped(self.o))
         m.d.comb += [
             intake.accepted.eq(cell.link.accepted),
@@ -93,8 +101,8 @@ class SerialCell(wiring.Component):
             self.accepted.eq(cell.link.accepted),
             self.rejected.eq(cell.link.rejected),
             self.link.eq(intake.session != 0),
-            self.sending.eq(~answers.idle | ~encoder.idle),
-            self.busy.eq(~intake.idle | self.sending),
+            self.sending.eq(~answers.idle | byte.o.valid | ~encoder.idle),
+            self.busy.eq(~intake.idle | cell.link.answering | self.sending),
         ]
         with m.If(cell.link.connect):
             m.d.sync += self.divisor.eq(cell.link.divisor)
@@ -157,8 +165,15 @@ class SerialTop(wiring.Component):
         rate = Signal(DIVISOR_BITS, init=self.start_divisor)
         due = Signal()  # the answer to a CONNECT is out of Answers, the rate changes when it is on the wire
         silence = Signal(range(self.silence_cycles + 1))
-        wiring.connect(m, queue.r_stream, cell.i)
-        wiring.connect(m, cell.o, transmitter.i)
+        # the queue's memory and the encoder's are slow, and a byte on the wire takes many cycles
+        m.submodules.come = come = Stage(BYTE_BITS)
+        m.submodules.go = go = Stage(BYTE_BITS)
+        wiring.connect(m, queue.r_stream, come.i)
+        wiring.connect(m, come.o, cell.i)
+        wiring.connect(m, cell.o, go.i)
+        wiring.connect(m, go.o, transmitter.i)
+        sent = Signal()  # nothing is on its way to the wire or on it
+        m.d.comb += sent.eq(~cell.sending & ~go.o.valid & transmitter.idle)
         m.d.comb += [
             receiver.rx.eq(self.rx),
             self.tx.eq(transmitter.tx),
@@ -167,11 +182,11 @@ class SerialTop(wiring.Component):
             queue.w_en.eq(receiver.valid | receiver.broken),
             queue.w_data.eq(Mux(receiver.broken, 0, receiver.data)),
             self.link.eq(cell.link),
-            self.busy.eq(cell.busy | queue.r_rdy | ~transmitter.idle),
+            self.busy.eq(cell.busy | queue.r_rdy | come.o.valid | ~sent),
         ]
         with m.If(cell.connected):
             m.d.sync += due.eq(1)
-        with m.If(due & ~cell.sending & transmitter.idle):
+        with m.If(due & sent):
             m.d.sync += due.eq(0)
             with m.If(cell.divisor != 0):
                 m.d.sync += rate.eq(cell.divisor)

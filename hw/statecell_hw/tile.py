@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, signed
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec.geometry import Geometry
@@ -39,7 +39,8 @@ class Tile(wiring.Component):
     """One tile: attention of up to ``lanes`` queries over the rows of one slot per pass, a row per cycle.
 
     ``write``, ``table_write`` and ``table_read``: :class:`RowWrite`, :class:`TableWrite` and :class:`TableRead`, at any
-    time; a row or table entry written in the cycle that a pass reads it counts for the next pass.
+    time; a table entry written in the cycle that a pass reads it counts for the next pass, and so does a row written
+    then or a cycle before.
     ``query``: :class:`QueryLoad`, only while ``query_ready`` is high: the shadow of ``query.lane`` (which must be held
     while waiting) is free. ``pass_`` is accepted once the shadows of its active lanes are full, the gap since the last
     pass is over and at most one pass before it is not drained; the shadows then become its queries. ``drop`` forgets
@@ -50,7 +51,8 @@ class Tile(wiring.Component):
 
     The first row of a pass is issued one cycle after acceptance, is in the accumulators ``accumulate_latency`` cycles
     later, and the first word is on ``o`` ``output_latency`` cycles after the last row was issued. Passes follow each
-    other in their rows plus ``GAP`` cycles. Reset forgets passes and queries and keeps rows and page table.
+    other in their rows plus ``GAP`` cycles, if the words of a pass have left when the next but one begins. Reset
+    forgets passes and queries and keeps rows and page table.
     """
 
     write: wiring.FlippedInterface
@@ -178,17 +180,23 @@ class Tile(wiring.Component):
 
         # -- banks -----------------------------------------------------------------------------------------------------
         raw = self.raw_read
-        for bank, time, write_en, data_out, strobe in (
+        # rows to write come from far: a register of their own, a cycle more before they are in the banks
+        write: Any = Signal(data.StructLayout({"row": range(g.rows), "data": g.row_bits}), reset_less=True)
+        with m.If(self.write.key_en | self.write.value_en):
+            m.d.sync += [write.row.eq(self.write.row), write.data.eq(self.write.data)]
+        for bank, time, write_strobe, data_out, strobe in (
             (keys, self._key_time, self.write.key_en, raw.key_data, self.key_row),
             (values, self._value_time, self.write.value_en, raw.value_data, self.value_row),
         ):
+            write_en = Signal(name=f"write_en_{time}")
+            m.d.sync += write_en.eq(write_strobe)
             reading = Signal(name=f"reading_{time}")
             row = Signal(range(g.rows), name=f"row_{time}", reset_less=True)
             m.d.sync += reading.eq(valid[time - 1] | raw.en)
             with m.If(valid[time - 1] | raw.en):
                 m.d.sync += row.eq(Mux(raw.en, raw.row, tag[time - 1].row))
             m.d.comb += [
-                bank.write_en.eq(write_en), bank.write_row.eq(self.write.row), bank.write_data.eq(self.write.data),
+                bank.write_en.eq(write_en), bank.write_row.eq(write.row), bank.write_data.eq(write.data),
                 bank.read_en.eq(reading), bank.read_row.eq(row), data_out.eq(bank.raw), strobe.eq(valid[time]),
             ]
 
@@ -213,7 +221,6 @@ class Tile(wiring.Component):
                 accumulate.terms[lane].eq(softmax.terms[lane]),
                 *(a.eq(b) for a, b in zip(accumulate.weights[lane], softmax.weights[lane], strict=True)),
                 normalise.drain_sums[lane].eq(accumulate.drain_sums[lane]),
-                *(a.eq(b) for a, b in zip(normalise.drain[lane], accumulate.drain[lane], strict=True)),
             ]
         for bank, block in ((keys, score), (values, softmax)):
             m.d.comb += block.low.eq(bank.low)
@@ -233,6 +240,8 @@ class Tile(wiring.Component):
             accumulate.fresh.eq(softmax.fresh),
             accumulate.step.eq(softmax.step),
             accumulate.capture.eq(normalise.capture),
+            accumulate.shift.eq(normalise.shift),
+            *(a.eq(b) for a, b in zip(normalise.elements, accumulate.drain, strict=True)),
             normalise.done.eq(valid[self._done_time] & tag[self._done_time].last),
             normalise.lanes.eq(tag[self._done_time].lanes),
         ]

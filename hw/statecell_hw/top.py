@@ -29,18 +29,21 @@ from statecell_hw.control.rawrows import RowReader, RowWriter
 from statecell_hw.control.responder import Responder, device_info
 from statecell_hw.control.slots import SlotTable
 from statecell_hw.control.vectors import Vectors
+from statecell_hw.layouts import output_layout
 from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
+from statecell_hw.stage import Stage
 from statecell_hw.tile import Tile
 
 LINK_PORT = wiring.Signature(
     {"accepted": Out(1), "rejected": Out(1), "connect": Out(1), "token": Out(SESSION_BITS),
-     "divisor": Out(DIVISOR_BITS), "session": In(SESSION_BITS)}
+     "divisor": Out(DIVISOR_BITS), "answering": Out(1), "session": In(SESSION_BITS)}
 )  # fmt: skip
 """What a link that repeats frames must know.
 
 `accepted`, `rejected`: a frame was read whole and good; it could not be read. `connect`: with `accepted`, a CONNECT is
-carried out for session `token` and bit length `divisor` (0: as it is). `session`: the one that runs.
+carried out for session `token` and bit length `divisor` (0: as it is). `answering`: a response has not left, from the
+cycle after `accepted` or `rejected` on. `session`: the one that runs.
 """
 
 
@@ -74,6 +77,8 @@ class StateCell(wiring.Component):
         self.mapper, self.bounds, self.ingest, self.cursor = Mapper(g), Bounds(g), Ingest(g), Cursor(g)
         self.vectors, self.passes, self.drain = Vectors(g), PassQueue(g), Drain(g)
         self.responder = Responder(g, info=device_info(g, build_hash, serial))
+        # registers on the ways from the tiles to the rotation and from the responder to the framer
+        self.result, self.answer = Stage(output_layout(g)), Stage(word_layout(g))
         self.rotate, self.writer, self.pack = Rotate(g), Writer(g), BlockPack(g)
         self.tiles = [Tile(g, multiplier=multiplier) for _ in range(g.tiles)]
         self.row_reader, self.row_writer = RowReader(g, read_latency=self.tiles[0].raw_latency), RowWriter(g)
@@ -103,7 +108,8 @@ class StateCell(wiring.Component):
         wiring.connect(m, command.completion, self.responder.i)
         wiring.connect(m, self.pack.o, self.responder.vectors)
         wiring.connect(m, self.row_reader.o, self.responder.rows)
-        wiring.connect(m, self.responder.o, self.framer.i)
+        wiring.connect(m, self.responder.o, self.answer.i)
+        wiring.connect(m, self.answer.o, self.framer.i)
         wiring.connect(m, self.framer.o, wiring.flipped(self.o))
         m.d.comb += [
             slots.read_slot.eq(command.read_slot),
@@ -184,14 +190,16 @@ class StateCell(wiring.Component):
         """Vectors through the rotation, to the row writer or to the block packer."""
         vectors, rotate, writer, pack = self.vectors, self.rotate, self.writer, self.pack
         wiring.connect(m, self.ingest.o, vectors.i)
-        wiring.connect(m, self.drain.o, vectors.results)
+        # a cycle late: a vector never begins in the cycle in which its ATTEND ends
+        m.d.sync += vectors.quiet.eq(self.passes.idle & ~self.result.o.valid)
+        wiring.connect(m, self.drain.o, self.result.i)
+        wiring.connect(m, self.result.o, vectors.results)
         wiring.connect(m, vectors.job, writer.job)
         m.d.comb += [
             rotate.i_valid.eq(vectors.rotate_valid),
             rotate.i_data.eq(vectors.rotate_data),
             vectors.rotated.eq(rotate.o_valid),
             vectors.rotated_last.eq(rotate.o_last),
-            vectors.quiet.eq(self.passes.idle),
             vectors.writer_space.eq(writer.space),
             writer.take.eq(vectors.writer_take),
             writer.i_valid.eq(rotate.o_valid & ~vectors.to_pack),
@@ -273,9 +281,14 @@ class StateCell(wiring.Component):
             wiring.connect(m, tile.o, self.drain.tiles[number])
 
     def _connect_idle(self, m: Module) -> None:
-        """Nothing is under way but the command in hand, and everything before it is answered."""
-        quiet = [block.idle for block in (self.vectors, self.passes, self.responder, self.framer)]
-        m.d.comb += self.command.idle.eq(reduce(and_, quiet + [~tile.busy for tile in self.tiles]))
+        """Nothing is under way but the command in hand, and everything before it is answered.
+
+        A cycle late, which a command that has just read its header does not notice.
+        """
+        answering = ~(self.responder.idle & self.framer.idle) | self.answer.o.valid
+        quiet: list[Any] = [self.vectors.idle, self.passes.idle, ~answering, ~self.result.o.valid]
+        m.d.comb += self.link.answering.eq(answering)
+        m.d.sync += self.command.idle.eq(reduce(and_, quiet + [~tile.busy for tile in self.tiles]))
 
     def _connect_counters(self, m: Module) -> None:
         """Events of the device, by counter."""

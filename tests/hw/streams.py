@@ -39,8 +39,9 @@ async def receive(ctx: Any, stream: Any, rng: random.Random, pause: float) -> An
     return payload
 
 
-def simulate(dut: Any, *benches: Any, max_cycles: int = MAX_CYCLES) -> int:
-    """Run until all benches end and return how many cycles that took; fails after `max_cycles`."""
+def simulate(dut: Any, *benches: Any, background: Sequence[Any] = (), max_cycles: int = MAX_CYCLES) -> int:
+    """Run until all benches end and return how many cycles that took; fails after `max_cycles`. What runs in the
+    `background` need not end."""
     top = Module()
     top.domains.sync = ClockDomain()  # a block without registers has no clock of its own
     top.submodules.dut = dut
@@ -66,6 +67,8 @@ def simulate(dut: Any, *benches: Any, max_cycles: int = MAX_CYCLES) -> int:
 
     for bench in benches:
         sim.add_testbench(counted(bench))
+    for bench in background:
+        sim.add_testbench(bench, background=True)
     sim.add_testbench(watchdog)
     sim.run()
     return cycles

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -40,6 +40,7 @@ from statecell_hw.link.cobs import CobsDecoder, CobsEncoder
 from statecell_hw.link.deframer import Deframer
 from statecell_hw.link.framer import Framer
 from statecell_hw.link.intake import Intake
+from statecell_hw.stage import Stage
 from statecell_hw.tile import Tile
 from statecell_hw.top import StateCell
 from statecell_sim.contract import ContractViolation, check
@@ -53,7 +54,7 @@ SEED = 31
 G = Geometry(
     name="least", head_dim=32, rows=8, lanes=2, slots=1, pages_per_slot=1, page_rows=8, link_bytes=16, query_bits=8
 )  # fmt: skip
-NORMALISER_LATENCY = 7
+NORMALISER_LATENCY = 13
 COMMAND_CYCLES = 8  # look-up, checks, the harness's verdict after three cycles, completion
 LOOK_UP = 4  # cycles in which the cursor finds a row
 
@@ -83,6 +84,21 @@ def merge(m: Module, source: Any, sinks: dict[str, Any]) -> None:
         m.d.comb += sink.payload.eq(source.payload[name])
         with m.If(source.payload.to == number):
             m.d.comb += [sink.valid.eq(source.valid), source.ready.eq(sink.ready)]
+
+
+class Staged(Harness):
+    """A register in a stream."""
+
+    def __init__(self) -> None:
+        super().__init__(Stage(8), unsigned(8), unsigned(8))
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        return self.base(self.block.i, self.block.o)
+
+
+def test_stage() -> None:
+    words = list(range(40))
+    check(Staged, lambda _: words, words, interval=1, seed=SEED)
 
 
 # -- link --------------------------------------------------------------------------------------------------------------
@@ -272,7 +288,7 @@ class Drained(Harness):
 
     def __init__(self) -> None:
         block: Any = Normalise(G)
-        source = data.StructLayout({"value": block.drain[0][0].shape(), "sum": block.drain_sums[0].shape()})
+        source = data.StructLayout({"value": block.elements[0].shape(), "sum": block.drain_sums[0].shape()})
         super().__init__(block, source, block.o.payload.shape())
 
     def elaborate(self, platform: Any) -> Elaboratable:
@@ -289,7 +305,7 @@ class Drained(Harness):
             self.o.payload.eq(block.o.payload),
             block.o.ready.eq(self.o.ready),
             block.drain_sums[0].eq(held.sum),
-            *(element.eq(held.value) for element in block.drain[0]),
+            *(element.eq(held.value) for element in block.elements),
         ]
         m.d.sync += waits.eq((waits | go) & ~block.capture)
         with m.If(go):
@@ -653,6 +669,7 @@ def test_device() -> None:
 # `always` where every state of the block keeps the rules, also those out of reach. The command processor and the start
 # of a pass count on what their neighbours do: they are proved from reset.
 PROOFS: dict[str, dict[str, Any]] = {
+    "stage": {"factory": Staged, "depth": 8, "transfer": lambda word: word, "always": True},
     "deframer header": {"factory": lambda: OneOf("header"), "depth": 9, "always": True},
     "deframer payload": {"factory": lambda: OneOf("payload"), "depth": 9, "always": True},
     "deframer verdict": {"factory": lambda: OneOf("verdict"), "depth": 9, "always": True},

@@ -241,7 +241,8 @@ def test_no_row_is_lost_behind_a_reader_that_hardly_reads() -> None:
 
 
 def test_latency_and_interval() -> None:
-    scene = Scene(config("tiny"), seed=14)
+    # enough rows that a pass has drained when the next but one begins
+    scene = Scene(replace(config("tiny"), rows=128, pages_per_slot=16), seed=14)
     g, slot = scene.g, scene.slots[0]
     full = scene.bounds[slot][-1]
     passes = [scene.make(slot, 0, full, 14) for _ in range(4)]

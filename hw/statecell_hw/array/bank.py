@@ -21,7 +21,7 @@ class Bank(wiring.Component):
     """Simple dual-port memory of rows.
 
     One row is written and one read per cycle. A read in the cycle of a write to the same row returns the old row.
-    ``raw`` is valid ``raw_latency`` cycles after ``read_en`` (block RAM and output register), ``codes`` (zero points
+    ``raw`` is valid ``raw_latency`` cycles after ``read_en``, ``codes`` (zero points
     applied: code + 8 - z) after ``latency``. The scale in force of a row is known one cycle after its codes, because a
     low plane takes that of the row read next, which must be read in the next cycle: ``mantissa`` (without its leading
     8), ``sign``, ``exponent`` (signed, less 4 for a low plane) and ``low`` are valid after ``scale_latency``.
@@ -42,6 +42,7 @@ class Bank(wiring.Component):
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
+        self.memory = RowMemory(geometry)
         super().__init__({
             "write_en": In(1),
             "write_row": In(range(geometry.rows)),
@@ -59,7 +60,7 @@ class Bank(wiring.Component):
     @property
     def raw_latency(self) -> int:
         """Cycles from ``read_en`` to ``raw``."""
-        return 2
+        return self.memory.latency
 
     @property
     def latency(self) -> int:
@@ -75,19 +76,19 @@ class Bank(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        m.submodules.memory = memory = RowMemory(g)
+        m.submodules.memory = memory = self.memory
         m.d.comb += [
             memory.write_en.eq(self.write_en), memory.write_row.eq(self.write_row),
             memory.write_data.eq(self.write_data),
             memory.read_en.eq(self.read_en), memory.read_row.eq(self.read_row),
         ]
-        read_1 = Signal()
-        m.d.sync += read_1.eq(self.read_en)
-        with m.If(read_1):
-            m.d.sync += self.raw.eq(memory.read_data)
+        m.d.comb += self.raw.eq(memory.read_data)
         row = data.View(row_layout(g), self.raw)
-        valid = Signal()
-        m.d.sync += valid.eq(read_1)
+        valid: Signal = self.read_en
+        for stage in range(self.raw_latency):
+            after = Signal(name=f"valid_{stage}")
+            m.d.sync += after.eq(valid)
+            valid = after
         scales: list[Any] = [Signal(SCALE, name=f"scale_{i}", reset_less=True) for i in range(g.groups)]
         if g.zero_point:
             after = Signal()

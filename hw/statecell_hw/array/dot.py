@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Module, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.multiply import Multiplier, product, tree
+from statecell_hw.array.multiply import Multiplier, partial, stages, tree
+from statecell_hw.array.rowstream import GAP
 from statecell_hw.layouts import QueryLoad
 
 RADIX = 4
@@ -58,11 +61,15 @@ class Dot(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a row to its dot products: one for the products, one per four-way level of the tree."""
+        """Cycles from a row to its dot products: the products' levels, one per four-way level of the tree."""
         levels, terms = 0, self.geometry.group
         while terms > 1:
             levels, terms = levels + 1, -(-terms // RADIX)
-        return 1 + levels
+        return self._product_levels + levels
+
+    @property
+    def _product_levels(self) -> int:
+        return stages(self.geometry.effective_bits, self.multiplier)
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -75,17 +82,25 @@ class Dot(wiring.Component):
         m.d.comb += self.load_ready.eq(~self.full.bit_select(self.load.lane, 1))
         with m.If(self.swap | self.drop):
             m.d.sync += self.full.eq(0)
+        levels = self._product_levels
+        # only the codes need a delay: a swap comes after the gap, when no row of the pass before is in the products
+        assert levels < GAP
+        codes: list[list[Value]] = [list(self.codes)]
+        for stage in range(levels - 1):
+            codes.append(self._register(m, valid[stage], codes[-1], f"code_{stage}"))
         for lane in range(g.lanes):
             active = self._queries(m, lane)
             for group in range(g.groups):
-                terms: list[Value] = [
-                    product(active[j], self.codes[j], self.multiplier)
-                    for j in range(group * g.group, (group + 1) * g.group)
-                ]
+                members = range(group * g.group, (group + 1) * g.group)
+                terms: list[Value] = []
                 for stage in range(self.latency):
-                    terms = self._register(m, valid[stage], terms, f"{lane}_{group}_{stage}")
-                    if stage < self.latency - 1:
+                    if stage < levels:
+                        before: Sequence[Value | None] = terms or [None] * len(members)
+                        terms = [partial(stage, active[j], codes[stage][j], b, self.multiplier)
+                                 for j, b in zip(members, before, strict=True)]
+                    else:
                         terms = [tree(list(terms[i:i + RADIX])) for i in range(0, len(terms), RADIX)]
+                    terms = self._register(m, valid[stage], terms, f"sum_{lane}_{group}_{stage}")
                 m.d.comb += self.dots[lane][group].eq(terms[0])
         return m
 
@@ -110,7 +125,7 @@ class Dot(wiring.Component):
         held: list[Value] = []
         with m.If(enable):
             for i, term in enumerate(terms):
-                register = Signal(Value.cast(term).shape(), name=f"sum_{name}_{i}", reset_less=True)
+                register = Signal(Value.cast(term).shape(), name=f"{name}_{i}", reset_less=True)
                 m.d.sync += register.eq(term)
                 held.append(register)
         return held

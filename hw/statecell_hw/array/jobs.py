@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,7 +15,8 @@ class JobQueue(wiring.Component):
     ``loading``, ``scaling`` and ``issuing`` are the jobs of the oldest vectors that have not passed these stages, and
     ``*_index`` their buffers; the strobes ``loaded``, ``scaled`` and ``issued`` move on to the next vector, the last
     one frees the job too. A stage must not use a job that is not accepted yet. ``i`` takes a job while one is free;
-    ``empty``: no job is held. Latency 1, interval 1. Reset forgets all jobs. ``depth`` is a power of two.
+    ``empty``: no job is held. Latency 1, interval 1; ``issuing`` comes from a register and a cycle later, and
+    ``issued`` must not come in adjacent cycles. Reset forgets all jobs. ``depth`` is a power of two.
     """
 
     i: stream.Interface
@@ -60,15 +61,25 @@ class JobQueue(wiring.Component):
                 for b, slot in enumerate(slots):
                     with m.Case(b):
                         m.d.sync += slot.eq(self.i.payload)
-        for passed, index, job in (
-            (self.loaded, self.loading_index, self.loading),
-            (self.scaled, self.scaling_index, self.scaling),
-            (self.issued, self.issuing_index, self.issuing),
+        now: list[Any] = []
+        for name, passed, index in (
+            ("loading", self.loaded, self.loading_index),
+            ("scaling", self.scaled, self.scaling_index),
+            ("issuing", self.issued, self.issuing_index),
         ):
             with m.If(passed):
                 m.d.sync += index.eq(index + 1)
-            with m.Switch(index):
-                for b, slot in enumerate(slots):
-                    with m.Case(b):
-                        m.d.comb += job.eq(slot)
+            now.append(self._choice(m, slots, index, name))
+        after = self._choice(m, slots, (self.issuing_index + 1)[:len(self.issuing_index)], "after")
+        following: Any = Signal(self.layout, reset_less=True)
+        m.d.comb += [self.loading.eq(now[0]), self.scaling.eq(now[1])]
+        m.d.sync += [following.eq(after), self.issuing.eq(Mux(self.issued, following, now[2]))]
         return m
+
+    def _choice(self, m: Module, slots: list[Any], index: Value, name: str) -> Any:
+        chosen: Any = Signal(self.layout, name=f"{name}_slot")
+        with m.Switch(index):
+            for b, slot in enumerate(slots):
+                with m.Case(b):
+                    m.d.comb += chosen.eq(slot)
+        return chosen

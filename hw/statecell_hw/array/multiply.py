@@ -4,19 +4,48 @@ from __future__ import annotations
 
 from typing import Literal
 
-from amaranth.hdl import Mux, Value, ValueLike
+from amaranth.hdl import Cat, Const, Mux, Value, ValueLike
 
 Multiplier = Literal["native", "gated"]
-"""``native`` leaves the multiplier to the tool; ``gated`` adds gated copies, a quarter of the cells on an ECP5."""
+"""``native`` leaves the multiplier to the tool, in one register level, which simulates fastest; ``gated`` adds gated
+copies of the number, one adder between two registers: the form for FPGAs."""
 
 
-def product(number: Value, code: Value, multiplier: Multiplier) -> Value:
-    """Number * code, both signed; exact, and the same bits in both forms. Combinational."""
+def stages(code_bits: int, multiplier: Multiplier) -> int:
+    """Register levels of a product: one, or one for each bit of the code after the first."""
+    return 1 if multiplier == "native" else code_bits - 1
+
+
+def partial(stage: int, number: Value, code: Value, before: Value | None, multiplier: Multiplier) -> Value:
+    """What register level ``stage`` of number * code takes, both signed; the last level holds the exact product, the
+    same bits in both forms. Combinational.
+
+    ``before`` is the level before (None in the first); number and code are those that belong to it, so a caller delays
+    them by ``stage`` cycles.
+    """
     if multiplier == "native":
         return number * code
-    terms: list[ValueLike] = [Mux(code[i], number.shift_left(i), 0) for i in range(len(code) - 1)]
-    terms.append(Mux(code[-1], -number.shift_left(len(code) - 1), 0))
-    return tree(terms)
+    zero = Const(0, number.shape())
+    if before is None:
+        before = Mux(code[0], number, zero).as_signed()
+    bit = stage + 1
+    gated = Mux(code[bit], number, zero).as_signed()
+    upper = before[bit:].as_signed()
+    total = upper - gated if bit == len(code) - 1 else upper + gated
+    return Cat(before[:bit], total)[:len(number) + bit + 1].as_signed()
+
+
+def mantissa_parts(value: Value, mantissa: Value) -> tuple[Value, Value]:
+    """Two sums of two terms each that add up to value * (8 + mantissa); ``mantissa`` has 3 bits. Combinational: a sum
+    fits between two registers where the product would not.
+    """
+    zero = Const(0, value.shape())
+
+    def gate(bit: int) -> Value:
+        gated = Mux(mantissa[bit], value, zero)
+        return gated.as_signed() if value.shape().signed else gated
+
+    return (value.shift_left(1) + gate(2)).shift_left(2), gate(1).shift_left(1) + gate(0)
 
 
 def tree(terms: list[ValueLike]) -> Value:

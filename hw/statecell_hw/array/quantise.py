@@ -31,9 +31,10 @@ class Quantiser(wiring.Component):
     """floor(value * reciprocal of the scale >> shift), then the roundings of the three modes.
 
     ``i_data`` (P elements within +-VECTOR_MAX) is divided by the scale ``i_code``, negated first if ``i_turned``;
-    ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, product, quotient;
-    ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a cycle. The outputs are
-    combinational from the last register; the receiver registers them. ``tag_shape`` values travel along.
+    ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, factor,
+    product, quotient; ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a
+    cycle. The outputs are combinational from the last register; the receiver registers them. ``tag_shape`` values
+    travel along.
     ``busy``: a word is inside.
 
     o_query: codes of query_bits, saturated (QUERY).
@@ -87,7 +88,7 @@ class Quantiser(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from ``i_valid`` to ``o_valid``."""
-        return 3
+        return 4
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -112,19 +113,26 @@ class Quantiser(wiring.Component):
         with m.If(go[0]):
             m.d.sync += [code.eq(self.i_code), turned.eq(self.i_turned)]
         reciprocal = Signal(range(formats.SCALE_RECIPROCALS[0] + 1))
-        factor = Signal(signed(len(reciprocal) + 1))
+        factor = Signal(signed(len(reciprocal) + 1), reset_less=True)
         with m.Switch(code[:formats.SCALE_MANTISSA]):
             for mantissa, value in enumerate(formats.SCALE_RECIPROCALS):
                 with m.Case(mantissa):
                     m.d.comb += reciprocal.eq(value)
-        m.d.comb += factor.eq(Mux(turned, -reciprocal, reciprocal))
+        reciprocal_1 = Signal.like(reciprocal, reset_less=True)
+        octave = Signal(CODE_BITS - formats.SCALE_MANTISSA, reset_less=True)
+        with m.If(go[1]):
+            m.d.sync += [
+                factor.eq(Mux(turned, -reciprocal, reciprocal)),
+                reciprocal_1.eq(reciprocal),
+                octave.eq(code[formats.SCALE_MANTISSA:]),
+            ]
         # bits of the quotient that the mode rounds away or keeps as a fraction
         wide, query = UNIT_SHIFT - formats.CODE_BITS - 1, UNIT_SHIFT - g.query_fraction - 1
-        start = Mux(modes[1] == Mode.NARROW, UNIT_SHIFT - formats.ERROR_FRACTION,
-                    Mux(modes[1] == Mode.WIDE, wide, query))
+        start = Mux(modes[2] == Mode.NARROW, UNIT_SHIFT - formats.ERROR_FRACTION,
+                    Mux(modes[2] == Mode.WIDE, wide, query))
         shift = Signal(range(UNIT_SHIFT + (formats.SCALE_MAGNITUDE_MAX >> formats.SCALE_MANTISSA)), reset_less=True)
-        with m.If(go[1]):
-            m.d.sync += shift.eq(start + code[formats.SCALE_MANTISSA:])
+        with m.If(go[2]):
+            m.d.sync += shift.eq(start + octave)
 
         def divide(name: str, i: Value, by: Value) -> Signal:
             value = Signal(signed(formats.VECTOR_BITS), name=f"value_{name}", reset_less=True)
@@ -133,9 +141,12 @@ class Quantiser(wiring.Component):
             quotient = Signal(signed(g.query_bits + 2), name=f"quotient_{name}", reset_less=True)
             with m.If(go[0]):
                 m.d.sync += value.eq(i)
+            value_1 = Signal.like(value, name=f"value_{name}_1", reset_less=True)
             with m.If(go[1]):
-                m.d.sync += product.eq(value * by)
+                m.d.sync += value_1.eq(value)
             with m.If(go[2]):
+                m.d.sync += product.eq(value_1 * by)
+            with m.If(go[3]):
                 m.d.sync += quotient.eq(product >> shift)
             return quotient
 
@@ -155,7 +166,7 @@ class Quantiser(wiring.Component):
                 self.o_fraction[p].eq(fraction),
             ]
         if g.zero_point:
-            low = divide("low", Cat(self.i_low, Const(0, 1)), reciprocal)
+            low = divide("low", Cat(self.i_low, Const(0, 1)), reciprocal_1)
             zero = (low + half) >> formats.ERROR_FRACTION
             m.d.comb += self.o_zero.eq(clamp(m, zero, 0, (1 << formats.ZERO_BITS) - 1))
         return m

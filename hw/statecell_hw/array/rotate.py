@@ -119,8 +119,8 @@ class Rotate(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from the last word of a vector in to the first word out: one register for LEVELS levels."""
-        return -(-exact_log2(self.geometry.head_dim) // LEVELS)
+        """Cycles from the last word of a vector in to the first word out: entry, one register for LEVELS levels."""
+        return 1 + -(-exact_log2(self.geometry.head_dim) // LEVELS)
 
     @property
     def interval(self) -> int:
@@ -132,8 +132,12 @@ class Rotate(wiring.Component):
         m = Module()
         g = self.geometry
         total = exact_log2(g.head_dim)
-        valid: Signal = self.i_valid
-        values: list[Value] = [self.i_data[p] for p in range(g.word)]
+        valid = Signal()
+        entry = [Signal(signed(formats.OUTPUT_BITS), name=f"entry_{p}", reset_less=True) for p in range(g.word)]
+        m.d.sync += valid.eq(self.i_valid)
+        with m.If(self.i_valid):
+            m.d.sync += [e.eq(self.i_data[p]) for p, e in enumerate(entry)]
+        values: list[Value] = list(entry)
         for level in range(total):
             width = formats.OUTPUT_BITS + level
             if level < exact_log2(g.word):

@@ -6,6 +6,7 @@ from amaranth.hdl import ClockSignal, Instance, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
 
 from statecell.spec.geometry import Geometry
 
@@ -32,12 +33,21 @@ endmodule
 """What to append to the Verilog of a design that was converted for :data:`VERILOG_PLATFORM`."""
 
 
-class RowMemory(wiring.Component):
-    """Simple dual-port memory of ``rows`` rows; ``read_data`` is valid one cycle after ``read_en`` and then holds.
+SEGMENT_ROWS = 2048
+"""Most rows of one segment: the depth of an FPGA's block RAM at about a byte a block."""
 
-    A read in the cycle of a write to the same row returns the old row. The memory is not reset. For the platform
-    ``"verilog"`` it is written in Verilog without initial values: Amaranth's own memories list the initial value of
-    every row, which for 131,072 rows takes minutes and 70 MB.
+SINGLE = 2
+"""Latency of a single segment: memory, register."""
+
+
+class RowMemory(wiring.Component):
+    """Simple dual-port memory of ``rows`` rows; ``read_data`` is valid ``latency`` cycles after ``read_en`` and holds.
+
+    A read in the cycle of a write to the same row returns the old row. The memory is not reset. Rows lie in segments of
+    SEGMENT_ROWS, each with a register behind it, and more than one are selected into another: a block RAM is too slow
+    to have a choice of depth behind it in the same cycle. For the platform ``"verilog"`` the memory is one, written in
+    Verilog without initial values: Amaranth's own memories list the initial value of every row, which for 131,072 rows
+    takes minutes and 70 MB.
     """
 
     write_en: Signal
@@ -59,28 +69,63 @@ class RowMemory(wiring.Component):
         })
 
     @property
+    def segments(self) -> int:
+        """Segments that the rows lie in."""
+        return -(-self.geometry.rows // SEGMENT_ROWS)
+
+    @property
     def latency(self) -> int:
-        """Cycles from ``read_en`` to ``read_data``."""
-        return 1
+        """Cycles from ``read_en`` to ``read_data``: memory, its register, and the selection."""
+        return SINGLE if self.segments == 1 else SINGLE + 1
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        if platform == VERILOG_PLATFORM:
-            m.submodules.memory = Instance(
-                MODULE,
-                p_WIDTH=g.row_bits, p_DEPTH=g.rows, p_ADDRESS=len(self.read_row),
-                i_clk=ClockSignal(),
-                i_write_en=self.write_en, i_write_row=self.write_row, i_write_data=self.write_data,
-                i_read_en=self.read_en, i_read_row=self.read_row, o_read_data=self.read_data,
-            )
-            return m
-        memory: Memory = Memory(shape=g.row_bits, depth=g.rows, init=[])
-        m.submodules.memory = memory
-        write, read = memory.write_port(), memory.read_port()
-        m.d.comb += [
-            write.en.eq(self.write_en), write.addr.eq(self.write_row), write.data.eq(self.write_data),
-            read.en.eq(self.read_en), read.addr.eq(self.read_row), self.read_data.eq(read.data),
-        ]
+        whole = platform == VERILOG_PLATFORM
+        parts = 1 if whole else self.segments
+        within = len(self.read_row) if parts == 1 else ceil_log2(SEGMENT_ROWS)
+        reads, segment = [self.read_en], [self.read_row[within:]]
+        for stage in range(1, self.latency):
+            reads.append(Signal(name=f"read_{stage}"))
+            segment.append(Signal.like(segment[0], name=f"segment_{stage}", reset_less=True))
+            m.d.sync += reads[stage].eq(reads[stage - 1])
+            with m.If(reads[stage - 1]):
+                m.d.sync += segment[stage].eq(segment[stage - 1])
+        held = []
+        for part in range(parts):
+            data = Signal(g.row_bits, name=f"data_{part}")
+            write_en, read_en = Signal(name=f"write_en_{part}"), Signal(name=f"read_en_{part}")
+            m.d.comb += [
+                write_en.eq(self.write_en & (self.write_row[within:] == part)),
+                read_en.eq(self.read_en & (segment[0] == part)),
+            ]
+            write_row, read_row = self.write_row[:within], self.read_row[:within]
+            if whole:
+                m.submodules.memory = Instance(
+                    MODULE,
+                    p_WIDTH=g.row_bits, p_DEPTH=g.rows, p_ADDRESS=len(self.read_row),
+                    i_clk=ClockSignal(),
+                    i_write_en=write_en, i_write_row=write_row, i_write_data=self.write_data,
+                    i_read_en=read_en, i_read_row=read_row, o_read_data=data,
+                )
+            else:
+                depth = min(SEGMENT_ROWS, g.rows - part * SEGMENT_ROWS)
+                memory: Memory = Memory(shape=g.row_bits, depth=depth, init=[])
+                m.submodules[f"memory_{part}"] = memory
+                write, read = memory.write_port(), memory.read_port()
+                m.d.comb += [
+                    write.en.eq(write_en), write.addr.eq(write_row), write.data.eq(self.write_data),
+                    read.en.eq(read_en), read.addr.eq(read_row), data.eq(read.data),
+                ]
+            held.append(Signal(g.row_bits, name=f"held_{part}", reset_less=True))
+            with m.If(reads[1]):
+                m.d.sync += held[part].eq(data)
+        if self.latency == SINGLE:
+            m.d.comb += self.read_data.eq(held[0])
+        else:
+            with m.If(reads[2]), m.Switch(segment[2] if parts > 1 else 0):
+                for part, data in enumerate(held):
+                    with m.Case(part):
+                        m.d.sync += self.read_data.eq(data)
         return m

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -23,6 +23,11 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
     Combinational: the magnitude is shifted up to its leading one; exponent, the next three bits, and one more if
     anything follows them. 0 gives 0.
     """
+    return _code(m, *_raised(m, magnitude))
+
+
+def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
+    """The magnitude shifted up to its leading one, and where that was: the exponent."""
     bits = formats.VECTOR_BITS
     shifted, top = shared(m, magnitude[:bits], "magnitude"), list[Value]()
     step = bits >> 1
@@ -31,8 +36,13 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
         shifted = shared(m, Mux(empty, shifted << step, shifted)[:bits], f"shifted_{step}")
         top.insert(0, ~empty)
         step >>= 1
+    return shifted, Cat(*top)
+
+
+def _code(m: Module, shifted: Value, exponent: Value) -> Signal:
+    bits = formats.VECTOR_BITS
     low = bits - 1 - formats.SCALE_MANTISSA
-    code = shared(m, Cat(shifted[low:-1], *top) + shifted[:low].any(), "code")
+    code = shared(m, Cat(shifted[low:-1], exponent) + shifted[:low].any(), "code")
     limit = formats.SCALE_MAGNITUDE_MAX
     return shared(m, Mux(code > limit, limit, code)[:CODE_BITS], "scale")
 
@@ -42,12 +52,12 @@ class ScaleFinder(wiring.Component):
 
     A run is a group of a row or a whole query: words in order, one in each cycle with ``i_valid``, any gaps; the first
     with ``i_first``, the last with ``i_last``. ``latency`` cycles after the last word, for one cycle, ``o_valid`` comes
-    with the results of the run, combinational from registers: ``o_code`` the smallest scale of the largest magnitude,
-    ``o_turned`` whether that belongs to an element >= 0 (0 against 0 counts). Runs follow each other without a gap.
+    with the results of the run, from registers: ``o_code`` the smallest scale of the largest magnitude, ``o_turned``
+    whether that belongs to an element >= 0 (0 against 0 counts). Runs follow each other without a gap.
 
-    With ``geometry.zero_point`` there are two registers more; runs with ``i_zero_point`` then get the smallest scale of
-    (high + low) * 8 / 15, ``o_turned`` 0, and ``o_low``, the magnitude of the lowest negative element. Without it,
-    ``i_zero_point`` is ignored and ``o_low`` is 0. Elements are within +-VECTOR_MAX.
+    With ``geometry.zero_point``, runs with ``i_zero_point`` get the smallest scale of (high + low) * 8 / 15,
+    ``o_turned`` 0, and ``o_low``, the magnitude of the lowest negative element. Without it, ``i_zero_point`` is ignored
+    and ``o_low`` is 0. Elements are within +-VECTOR_MAX.
     """
 
     i_valid: Signal
@@ -81,8 +91,10 @@ class ScaleFinder(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from the last word of a run to its results."""
-        return 1 + self.tree + (2 if self.geometry.zero_point else 0)
+        """Cycles from the last word of a run to its results: the running extremes, the tree, extremes, magnitude,
+        leading one, scale.
+        """
+        return 1 + self.tree + 4
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -115,30 +127,35 @@ class ScaleFinder(wiring.Component):
             valid, zero_point = valid_1, zero_point_1
         largest = [h[:-1] for h in highs]
         lowest = [(l if self.tree else l + 1)[:formats.VECTOR_BITS - 1] for l in lows]
-        if self.geometry.zero_point:
-            self._asymmetric(m, valid, zero_point, _reduce(m, largest), _reduce(m, lowest))
-        else:
-            codes: list[Value] = [smallest_scale(m, Cat(v, Const(0, 1))) for v in largest + lowest]
-            turned = Cat(*(Cat(*(h >= l for l in lowest)).all() for h in largest)).any()
-            m.d.comb += [self.o_valid.eq(valid), self.o_code.eq(_reduce(m, codes)), self.o_turned.eq(turned)]
+        self._finish(m, valid, zero_point, _reduce(m, largest), _reduce(m, lowest))
         return m
 
-    def _asymmetric(self, m: Module, valid: Signal, zero_point: Signal, largest: Value, lowest: Value) -> None:
-        """Two more registers: the extremes, then the magnitude that the scale is for."""
+    def _finish(self, m: Module, valid: Signal, zero_point: Signal, largest: Value, lowest: Value) -> None:
+        """Four more registers: extremes, the magnitude that the scale is for, its leading one, and the scale."""
         width = formats.VECTOR_BITS
         high, low = Signal(width - 1, reset_less=True), Signal(width - 1, reset_less=True)
         valid_high, zero_point_high = Signal(), Signal(reset_less=True)
         m.d.sync += [valid_high.eq(valid), zero_point_high.eq(zero_point), high.eq(largest), low.eq(lowest)]
-        magnitude, turned = Signal(width, reset_less=True), Signal(reset_less=True)
-        # 1093 / 2048 is just above 8 / 15: fifteen steps must span high + low
-        spread = ((high + low) * 1093 + 2047) >> 11
+        magnitude, turned, valid_magnitude = Signal(width, reset_less=True), Signal(reset_less=True), Signal()
         m.d.sync += [
-            self.o_valid.eq(valid_high),
-            magnitude.eq(Mux(zero_point_high, spread, larger(m, high, low))),
-            turned.eq((high >= low) & ~zero_point_high),
-            self.o_low.eq(low),
+            valid_magnitude.eq(valid_high),
+            magnitude.eq(larger(m, high, low)),
+            turned.eq(high >= low),
         ]
-        m.d.comb += [self.o_code.eq(smallest_scale(m, magnitude)), self.o_turned.eq(turned)]
+        raised, exponent = _raised(m, magnitude)
+        raised_1, exponent_1 = (Signal(v.shape(), name=n, reset_less=True) for v, n in (
+            (raised, "raised"), (exponent, "exponent")))
+        turned_1, valid_raised = Signal(reset_less=True), Signal()
+        m.d.sync += [
+            valid_raised.eq(valid_magnitude), raised_1.eq(raised), exponent_1.eq(exponent), turned_1.eq(turned),
+            self.o_valid.eq(valid_raised), self.o_code.eq(_code(m, raised_1, exponent_1)), self.o_turned.eq(turned_1),
+        ]
+        if self.geometry.zero_point:
+            low_1, low_2 = Signal(width - 1, reset_less=True), Signal(width - 1, reset_less=True)
+            m.d.sync += [low_1.eq(low), low_2.eq(low_1), self.o_low.eq(low_2)]
+            with m.If(zero_point_high):
+                # 1093 / 2048 is just above 8 / 15: fifteen steps must span high + low
+                m.d.sync += [magnitude.eq(((high + low) * 1093 + 2047) >> 11), turned.eq(0)]
 
 
 def _halve(m: Module, values: list[Value]) -> list[Value]:

@@ -19,6 +19,12 @@ from statecell_hw.array.scale import CODE_BITS, ScaleFinder
 from statecell_hw.array.search import ScaleSearch, first_of_group, last_of_group, word_tag
 from statecell_hw.layouts import Kind, QueryLoad, RowWrite, job_layout
 
+ENTRY = 1
+"""Cycles from the ports to the scale finder."""
+
+ISSUE = 1
+"""Cycles from the choice of a word to the quantiser."""
+
 
 class Writer(wiring.Component):
     """Rotated vectors in, rows and query codes out.
@@ -38,7 +44,8 @@ class Writer(wiring.Component):
     """
 
     BUFFERS = 4
-    """A buffer is bound from its promise, before the rotation, to the last word quantised: about 3 W cycles."""
+    """A buffer is bound from its promise, before the rotation, to the last word quantised: about 3 W + 10 cycles. Four
+    keep the full rate of queries from W = 16 up; with fewer words a query now and then waits a cycle."""
 
     i_valid: Signal
     i_data: data.View
@@ -82,18 +89,19 @@ class Writer(wiring.Component):
     @property
     def query_latency(self) -> int:
         """Cycles from the last word of a query in to ``query.valid``, if nothing waits before it."""
-        return self.finder.latency + self.interval(Mode.QUERY) - 1 + self._to_query
+        return ENTRY + self.finder.latency + self.interval(Mode.QUERY) - 1 + self._to_query
 
     @property
     def row_latency(self) -> int:
         """Cycles from the last word of a narrow row's vector in to its write, if nothing waits before it."""
-        return self.finder.latency + 1 + self.interval(Mode.NARROW) - 1 + self._to_row
+        return ENTRY + self.finder.latency + 1 + self.interval(Mode.NARROW) - 1 + self._to_row
 
     @property
     def wide_latency(self) -> int:
         """Cycles from the last word of a wide row's vector in to the write of its high plane, likewise."""
         words = self.geometry.vector_words
-        return self.finder.latency + 1 + words - 1 + self.quantiser.latency + self.search.wide_latency + 1
+        later = ISSUE + self.quantiser.latency + self.search.wide_latency + 1
+        return ENTRY + self.finder.latency + 1 + words - 1 + later
 
     def interval(self, mode: Mode) -> int:
         """Cycles from one vector to the next, both of the same mode."""
@@ -105,12 +113,12 @@ class Writer(wiring.Component):
     @property
     def _to_row(self) -> int:
         """Cycles from the issue of a narrow row's last word to its write."""
-        return self.quantiser.latency + self.search.latency
+        return ISSUE + self.quantiser.latency + self.search.latency
 
     @property
     def _to_query(self) -> int:
         """Cycles from the issue of a query's last word to ``query.valid``."""
-        return self.quantiser.latency + self.collector.latency
+        return ISSUE + self.quantiser.latency + self.collector.latency
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -127,20 +135,24 @@ class Writer(wiring.Component):
         group_bits = exact_log2(g.groups)
         job = jobs.issuing
 
-        # load: store the words, find the scales
+        # load: a register behind the rotation's rounding, then store the words, find the scales
+        i_valid = Signal()
+        i_data: Any = Signal(self.i_data.shape(), reset_less=True)
         word_in = Signal(range(words))
+        place = Signal(range(self.BUFFERS * words), reset_less=True)
         whole = jobs.loading.kind == Kind.QUERY
         last_in = word_in == words - 1
-        m.d.comb += [
-            jobs.loaded.eq(self.i_valid & last_in),
-            finder.i_valid.eq(self.i_valid),
-            finder.i_data.eq(self.i_data),
-            finder.i_first.eq(Mux(whole, word_in == 0, first_of_group(g, word_in))),
-            finder.i_last.eq(last_in | (~whole & last_of_group(g, word_in))),
-            finder.i_zero_point.eq(jobs.loading.zero_point & ~jobs.loading.wide & ~whole),
-        ]
+        m.d.comb += [jobs.loaded.eq(self.i_valid & last_in), finder.i_valid.eq(i_valid), finder.i_data.eq(i_data)]
+        m.d.sync += i_valid.eq(self.i_valid)
         with m.If(self.i_valid):
-            m.d.sync += word_in.eq(Mux(last_in, 0, word_in + 1))
+            m.d.sync += [
+                i_data.eq(self.i_data),
+                place.eq(Cat(word_in, jobs.loading_index)),
+                word_in.eq(Mux(last_in, 0, word_in + 1)),
+                finder.i_first.eq(Mux(whole, word_in == 0, first_of_group(g, word_in))),
+                finder.i_last.eq(last_in | (~whole & last_of_group(g, word_in))),
+                finder.i_zero_point.eq(jobs.loading.zero_point & ~jobs.loading.wide & ~whole),
+            ]
 
         # results of the scale finder, one for each group or one for a query
         word, step = Signal(range(words)), Signal(range(formats.CANDIDATES))
@@ -167,7 +179,7 @@ class Writer(wiring.Component):
 
         # issue: a query starts in the cycle that finds its scale, rows a cycle later
         promised = Signal(range(self.BUFFERS + 1))
-        go, ready, clear, fresh, release = Signal(), Signal(), Signal(), Signal(), Signal()
+        go, ready, clear, fresh, release, issued = (Signal() for _ in range(6))
         settle = Signal(range(self._to_row))
         is_query, narrow = job.kind == Kind.QUERY, (job.kind != Kind.QUERY) & ~job.wide
         begun = (word != 0) | (step != 0)
@@ -177,7 +189,9 @@ class Writer(wiring.Component):
         query_clear = settle <= words + self._to_query - 2
         m.d.comb += [
             self.space.eq(self.BUFFERS - promised),
-            self.idle.eq((promised == 0) & jobs.empty & ~quantiser.busy & (settle == 0) & ~collector.busy),
+            self.idle.eq(
+                (promised == 0) & jobs.empty & ~issued & ~quantiser.busy & (settle == 0) & ~collector.busy
+            ),
             fresh.eq(~stored & is_query & completes & (jobs.scaling_index == jobs.issuing_index)),
             ready.eq(stored | fresh),
             clear.eq(begun | narrow | Mux(is_query, query_clear, settle == 0)),
@@ -197,34 +211,45 @@ class Writer(wiring.Component):
         with m.Elif(advance & (settle != 0)):
             m.d.sync += settle.eq(settle - 1)
 
-        start, code = Signal(CODE_BITS), Signal(CODE_BITS)
-        tag = quantiser.i_tag
+        # a register between the choice of word and scale and the quantiser, which takes the candidate's code
+        start, code = Signal(CODE_BITS, reset_less=True), Signal(CODE_BITS)
+        tag: Any = Signal(quantiser.tag_shape, reset_less=True)
+        with m.If(advance):
+            m.d.sync += issued.eq(ready & clear)
+        with m.If(go):
+            m.d.sync += [
+                start.eq(Mux(fresh, finder.o_code, scale.data.code)),
+                quantiser.i_low.eq(scale.data.low),
+                quantiser.i_mode.eq(Mux(is_query, Mode.QUERY, Mux(job.wide, Mode.WIDE, Mode.NARROW))),
+                tag.word.eq(word), tag.step.eq(step),
+                tag.turned.eq(Mux(fresh, finder.o_turned, scale.data.turned)),
+                tag.zero_point.eq(job.zero_point & int(g.zero_point)),
+                tag.value.eq(job.kind == Kind.VALUE),
+                tag.tile.eq(job.tile), tag.row.eq(job.row), tag.following.eq(job.following), tag.lane.eq(job.lane),
+            ]
         m.d.comb += [
-            start.eq(Mux(fresh, finder.o_code, scale.data.code)),
-            code.eq(Mux(start < step, 0, start - step)),
+            code.eq(Mux(start < tag.step, 0, start - tag.step)),
             quantiser.enable.eq(advance),
-            quantiser.i_valid.eq(ready & clear),
+            quantiser.i_valid.eq(issued),
             quantiser.i_code.eq(code),
-            quantiser.i_turned.eq(Mux(fresh, finder.o_turned, scale.data.turned)),
-            quantiser.i_low.eq(scale.data.low),
-            quantiser.i_mode.eq(Mux(is_query, Mode.QUERY, Mux(job.wide, Mode.WIDE, Mode.NARROW))),
-            tag.word.eq(word), tag.step.eq(step), tag.code.eq(code), tag.turned.eq(quantiser.i_turned),
-            tag.octave.eq(code[formats.SCALE_MANTISSA:] == start[formats.SCALE_MANTISSA:]),
-            tag.zero_point.eq(job.zero_point & int(g.zero_point)),
-            tag.value.eq(job.kind == Kind.VALUE),
-            tag.tile.eq(job.tile), tag.row.eq(job.row), tag.following.eq(job.following), tag.lane.eq(job.lane),
+            quantiser.i_turned.eq(tag.turned),
+            quantiser.i_tag.eq(tag),
+            quantiser.i_tag.code.eq(code),
+            quantiser.i_tag.octave.eq(code[formats.SCALE_MANTISSA:] == start[formats.SCALE_MANTISSA:]),
         ]
         for p in range(g.word):
             memory: Any = Memory(
                 shape=signed(formats.VECTOR_BITS), depth=self.BUFFERS * words, init=[]
             )
             m.submodules[f"words_{p}"] = memory
+            value = Signal(signed(formats.VECTOR_BITS), name=f"value_{p}", reset_less=True)
             write, read = memory.write_port(), memory.read_port(domain="comb")
             m.d.comb += [
-                write.en.eq(self.i_valid), write.addr.eq(Cat(word_in, jobs.loading_index)),
-                write.data.eq(self.i_data[p]),
-                read.addr.eq(Cat(word, jobs.issuing_index)), quantiser.i_data[p].eq(read.data),
+                write.en.eq(i_valid), write.addr.eq(place), write.data.eq(i_data[p]),
+                read.addr.eq(Cat(word, jobs.issuing_index)), quantiser.i_data[p].eq(value),
             ]
+            with m.If(go):
+                m.d.sync += value.eq(read.data)
         self._connect_outputs(m)
         return m
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.multiply import Multiplier, product
+from statecell_hw.array.multiply import Multiplier, partial, stages
 
 
 class Accumulate(wiring.Component):
@@ -18,8 +21,10 @@ class Accumulate(wiring.Component):
     :class:`Softmax`. ``latency`` cycles later the row is in the accumulators: old * 1, old >> 4 (``step``) or 0
     (``fresh``), plus the row. A lane without ``enable`` holds.
 
-    ``capture`` copies accumulators and normalisers to ``drain`` [lane][element] and ``drain_sums`` [lane], where they
-    stay until the next ``capture``; it takes what the accumulators hold in that cycle.
+    A fresh row clears its lane one cycle before it is added.
+    ``capture`` copies accumulators and normalisers to the drain registers; it takes what the accumulators hold in that
+    cycle. ``drain_sums`` [lane] stay until the next ``capture``; ``drain`` is the first of the words of all lanes in
+    order, which ``shift`` moves on by one: a choice among all would have to reach the whole array within a cycle.
     """
 
     codes: list[Signal]
@@ -29,7 +34,8 @@ class Accumulate(wiring.Component):
     fresh: Signal
     step: Signal
     capture: Signal
-    drain: list[list[Signal]]
+    shift: Signal
+    drain: list[Signal]
     drain_sums: list[Signal]
 
     def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
@@ -43,46 +49,80 @@ class Accumulate(wiring.Component):
             "fresh": In(g.lanes),
             "step": In(g.lanes),
             "capture": In(1),
-            "drain": Out(signed(g.accumulator_bits)).array(g.lanes, g.head_dim),
+            "shift": In(1),
+            "drain": Out(signed(g.accumulator_bits)).array(g.word),
             "drain_sums": Out(g.normaliser_bits).array(g.lanes),
         })
 
     @property
     def latency(self) -> int:
-        """Cycles from a row and its weights to the accumulators that contain it: multiply, add."""
-        return 2
+        """Cycles from a row and its weights to the accumulators that contain it: the products' levels, add."""
+        return self._levels + 1
+
+    @property
+    def _levels(self) -> int:
+        return stages(self.geometry.effective_bits, self.multiplier)
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        enable = Signal(g.lanes)
-        m.d.sync += enable.eq(self.enable)
+        levels = self._levels
+        results: list[Signal] = []
+        codes = [list(self.codes)]
+        row = self.enable.any()
+        for stage in range(levels - 1):
+            codes.append(_hold(m, row, codes[-1], f"code_{stage}"))
+            row_1 = Signal(name=f"row_{stage}")
+            m.d.sync += row_1.eq(row)
+            row = row_1
         for lane in range(g.lanes):
-            fresh = Signal(name=f"fresh_{lane}", reset_less=True)
-            step = Signal(name=f"step_{lane}", reset_less=True)
-            term = Signal(formats.WEIGHT_BITS, name=f"term_{lane}", reset_less=True)
+            enable, restart = [self.enable[lane]], [self.enable[lane] & self.fresh[lane]]
+            for stage in range(levels):
+                enable.append(Signal(name=f"enable_{lane}_{stage}"))
+                restart.append(Signal(name=f"restart_{lane}_{stage}"))
+                m.d.sync += [enable[-1].eq(enable[-2]), restart[-1].eq(restart[-2])]
+            weights: list[Signal] = list(self.weights[lane])
+            products: list[Signal] = []
+            row_fields: list[Any] = [self.step[lane], self.terms[lane]]
+            for stage in range(levels):
+                name = f"{lane}_{stage}"
+                before: Sequence[Value | None] = products or [None] * g.head_dim
+                products = _hold(m, enable[stage], [
+                    partial(stage, weights[j // g.group], code, b, self.multiplier)
+                    for j, (code, b) in enumerate(zip(codes[stage], before, strict=True))
+                ], f"product_{name}")
+                row_fields = _hold(m, enable[stage], row_fields, f"field_{name}")
+                if stage < levels - 1:
+                    weights = _hold(m, enable[stage], weights, f"weight_{name}")
+            step, term = row_fields
             total = Signal(g.normaliser_bits, name=f"total_{lane}", reset_less=True)
-            products = [
-                Signal(signed(formats.WEIGHT_BITS + g.effective_bits), name=f"product_{lane}_{j}", reset_less=True)
-                for j in range(g.head_dim)
-            ]
             sums = [
                 Signal(signed(g.accumulator_bits), name=f"accumulator_{lane}_{j}", reset_less=True)
                 for j in range(g.head_dim)
             ]
-            with m.If(self.enable[lane]):
-                m.d.sync += [fresh.eq(self.fresh[lane]), step.eq(self.step[lane]), term.eq(self.terms[lane])]
-                m.d.sync += [
-                    p.eq(product(self.weights[lane][j // g.group], self.codes[j], self.multiplier))
-                    for j, p in enumerate(products)
-                ]
-
-            with m.If(enable[lane]):
+            with m.If(enable[levels]):
                 for register, increment in [(total, term), *zip(sums, products, strict=True)]:
-                    old = Mux(fresh, 0, Mux(step, register >> formats.STEP_OCTAVES, register))
-                    m.d.sync += register.eq(old + increment)
+                    m.d.sync += register.eq(Mux(step, register >> formats.STEP_OCTAVES, register) + increment)
+            # what a fresh row throws away goes a cycle before it comes: a clear costs a register nothing, while a
+            # third choice in front of the adder would cost a look-up table a bit
+            with m.If(restart[levels - 1]):
+                m.d.sync += [register.eq(0) for register in (total, *sums)]
             with m.If(self.capture):
                 m.d.sync += self.drain_sums[lane].eq(total)
-                m.d.sync += [d.eq(s) for d, s in zip(self.drain[lane], sums, strict=True)]
+            results += sums
+        drain = [Signal.like(s, name=f"drain_{j}", reset_less=True) for j, s in enumerate(results)]
+        with m.If(self.capture):
+            m.d.sync += [d.eq(s) for d, s in zip(drain, results, strict=True)]
+        with m.Elif(self.shift):
+            m.d.sync += [d.eq(s) for d, s in zip(drain, drain[g.word:], strict=False)]
+        m.d.comb += [d.eq(s) for d, s in zip(self.drain, drain, strict=False)]
         return m
+
+
+def _hold(m: Module, enable: Value, values: list[Any], name: str) -> list[Signal]:
+    """Registers that take the values in a cycle with ``enable``."""
+    held = [Signal(Value.cast(v).shape(), name=f"{name}_{i}", reset_less=True) for i, v in enumerate(values)]
+    with m.If(enable):
+        m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
+    return held

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal, signed
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
@@ -16,27 +18,39 @@ from statecell_hw.layouts import output_layout
 
 FRACTION_BITS = formats.INVERSE_INDEX + formats.INVERSE_FRACTION
 """Bits of the normaliser below its leading one that the reciprocal takes."""
+LEAST = 1 << (formats.INVERSE_BITS - 1)
+"""Least reciprocal; only what a reciprocal has beyond it goes through the multiplier, one bit less."""
 INVERSE = data.StructLayout({
-    "base": formats.INVERSE_BITS + 1,
+    "base": formats.INVERSE_BITS,
     "slope": max(slope for _, slope in formats.INVERSE_TABLE).bit_length(),
 })
-"""One piece of the reciprocal table."""
+"""One piece of the reciprocal table, base less LEAST."""
+SCALED_BITS = formats.OUTPUT_BITS + 1
+LOW_BITS = SCALED_BITS // 2
+"""Low part of an element, multiplied by itself: a block multiplier takes the part or the rest, not the whole."""
+NORM_STAGES = 3
+"""Registers of the shift that brings the sum's leading one to the top."""
+RECIPROCAL = 3
+"""Registers of the reciprocal: table, slope, difference."""
 
 
 class Normalise(wiring.Component):
     """Quotients of the drain registers; formulas in docs/numerics.md, section 6.
 
     ``done`` says that the accumulators hold the result of a pass of which ``lanes`` (>= 1) lanes are wanted. As soon as
-    the drain registers are free, which may be at once, ``capture`` is high for a cycle; the next ``done`` must not come
-    before that. The words of lanes 0 to ``lanes`` - 1 follow on ``o``, ``vector_words`` each: the first is valid
-    ``latency`` cycles after ``capture``, then one a cycle unless ``o.ready`` holds them up. ``drained`` is high in the
-    cycle that reads the last word out of the drain registers; ``busy`` while a result or a word is in the block.
+    the drain registers are free, ``capture`` is high for a cycle, the cycle after ``done`` at the earliest; the next
+    ``done`` must not come before that. ``elements`` is the first word of the drain registers, which move on by a word
+    with each ``shift``, lane after lane. The words of lanes 0 to ``lanes`` - 1 follow on ``o``, ``vector_words`` each:
+    the first is valid ``latency`` cycles after ``done`` if the drain registers are free, then one a cycle; ``o.ready``
+    holds up only a buffer behind the pipeline, whose places are promised before a word leaves the drain registers.
+    ``drained`` is high when the last word is about to leave them; ``busy`` while a result or a word is in the block.
     """
 
     done: Signal
     lanes: Signal
     capture: Signal
-    drain: list[list[Signal]]
+    shift: Signal
+    elements: list[Signal]
     drain_sums: list[Signal]
     drained: Signal
     busy: Signal
@@ -48,7 +62,8 @@ class Normalise(wiring.Component):
             "done": In(1),
             "lanes": In(range(g.lanes + 1)),
             "capture": Out(1),
-            "drain": In(signed(g.accumulator_bits)).array(g.lanes, g.head_dim),
+            "shift": Out(1),
+            "elements": In(signed(g.accumulator_bits)).array(g.word),
             "drain_sums": In(g.normaliser_bits).array(g.lanes),
             "drained": Out(1),
             "busy": Out(1),
@@ -56,89 +71,129 @@ class Normalise(wiring.Component):
         })
 
     @property
+    def _stages(self) -> int:
+        """Cycles from a word's issue to the buffer: shift, fetch, leading one, table, slope, reciprocal, products, sum,
+        rounding.
+        """
+        return 2 + NORM_STAGES + 6
+
+    @property
     def latency(self) -> int:
-        """Cycles from ``capture`` to the first word: capture, select, log2, align, invert, multiply, round."""
-        return 7
+        """Cycles from ``done`` to the first word: capture, the stages, the buffer."""
+        return 1 + self._stages + 1
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        advance = Signal()
-        m.d.comb += advance.eq(~self.o.valid | self.o.ready)
-        valid = [self.capture, *(Signal(name=f"valid_{i}") for i in range(1, self.latency)), self.o.valid]
-        words = g.lanes * g.vector_words
+        depth = 1 << ceil_log2(self._stages + 2)
+        m.submodules.buffer = buffer = SyncFIFO(width=output_layout(g).size, depth=depth)
         # -- which word of which lane ----------------------------------------------------------------------------------
-        pending = Signal()
+        pending, running, start, issue, final = Signal(), Signal(), Signal(), Signal(), Signal()
         wanted = Signal.like(self.lanes, name="wanted", reset_less=True)
         count = Signal.like(self.lanes, name="count", reset_less=True)
         lane = Signal(range(g.lanes), reset_less=True)
         within = Signal(range(g.vector_words), reset_less=True)
-        word = [Signal(range(words), name=f"word_{i}", reset_less=True) for i in range(3)]
-        final = [Signal(name=f"final_{i}", reset_less=True) for i in range(3)]
+        promised = Signal(range(depth + 1))
+        taken = self.o.valid & self.o.ready
         m.d.comb += [
-            self.capture.eq((self.done | pending) & ~(valid[1] | valid[2] | valid[3])),
-            final[0].eq((within == g.vector_words - 1) & (lane + 1 == count)),
-            self.drained.eq(advance & valid[3] & final[2]),
-            self.busy.eq(pending | Cat(valid[1:]).any()),
+            start.eq((self.done | pending) & ~running),
+            issue.eq(running & (promised != depth)),
+            final.eq((within == g.vector_words - 1) & (lane + 1 == count)),
+            self.drained.eq(issue & final),
+            self.busy.eq(pending | running | (promised != 0)),
+            self.o.valid.eq(buffer.r_rdy),
+            self.o.payload.as_value().eq(buffer.r_data),
+            buffer.r_en.eq(taken),
         ]
         with m.If(self.done):
             m.d.sync += wanted.eq(self.lanes)
-        m.d.sync += pending.eq((self.done | pending) & ~self.capture)
-        with m.If(self.capture):
-            m.d.sync += [
-                valid[1].eq(1), lane.eq(0), within.eq(0), word[0].eq(0), count.eq(Mux(self.done, self.lanes, wanted)),
-            ]
-        with m.Elif(advance & valid[1]):
-            m.d.sync += [within.eq(within + 1), word[0].eq(word[0] + 1)]
+        m.d.sync += [
+            pending.eq((self.done | pending) & ~start),
+            self.capture.eq(start),
+            self.shift.eq(issue),
+            promised.eq(promised + issue - taken),
+        ]
+        with m.If(start):
+            m.d.sync += [running.eq(1), lane.eq(0), within.eq(0), count.eq(Mux(self.done, self.lanes, wanted))]
+        with m.If(issue):
+            m.d.sync += within.eq(within + 1)
             with m.If(within == g.vector_words - 1):
                 m.d.sync += [within.eq(0), lane.eq(lane + 1)]
-            with m.If(final[0]):
-                m.d.sync += valid[1].eq(0)
-        with m.If(advance):
-            m.d.sync += [valid[i].eq(valid[i - 1]) for i in range(2, len(valid))]
-            m.d.sync += [word[i].eq(word[i - 1]) for i in (1, 2)]
-            m.d.sync += [final[i].eq(final[i - 1]) for i in (1, 2)]
+            with m.If(final):
+                m.d.sync += running.eq(0)
+        valid = [issue]
+        for stage in range(1, self._stages + 1):
+            valid.append(Signal(name=f"valid_{stage}"))
+            m.d.sync += valid[stage].eq(valid[stage - 1])
+
+        def hold(stage: int, value: Value, name: str) -> Any:
+            """Register that takes a value of ``stage``."""
+            held = Signal(value.shape(), name=f"{name}_{stage + 1}", reset_less=True)
+            with m.If(valid[stage]):
+                m.d.sync += held.eq(value)
+            return held
+
+        # -- the sum, shifted up until its leading one is at the top ---------------------------------------------------
+        chosen = hold(0, lane, "lane")
+        total = Array(self.drain_sums)[chosen]
+        # a sum of 0 counts as 1
+        total = hold(1, Cat(total[0] | ~total.any(), total[1:]), "sum")
+        steps = [1 << i for i in reversed(range(ceil_log2(g.normaliser_bits)))]
+        ups: dict[int, tuple[int, Signal]] = {}  # whether the sum takes a step, and the stage in which that is known
+        stage = 2
+        for at in range(-2 * NORM_STAGES, 0, 2):
+            for step in steps[max(0, at + len(steps)):at + 2 + len(steps)]:
+                up = Signal(name=f"up_{step}")
+                m.d.comb += up.eq(~total[-step:].any())
+                total = Mux(up, Cat(Const(0, step), total[:-step]), total)
+                ups[step] = stage, up
+            total = hold(stage, total, "sum")
+            stage += 1
+
+        # -- the elements, shifted likewise, a step in a cycle, while the reciprocal is worked out ---------------------
+        width = SCALED_BITS + g.normaliser_bits - 1 - FRACTION_BITS
+        elements: list[Any] = [hold(1, Value.cast(e), f"element_{p}") for p, e in enumerate(self.elements)]
+        elements = [hold(2, e, f"element_{p}") for p, e in enumerate(elements)]
+        cycles = stage + RECIPROCAL - 3
+        for cycle, first in enumerate([0, *range(len(steps) - cycles + 1, len(steps))]):
+            for step in steps[first:len(steps) - cycles + 1 + cycle]:
+                known, up = ups[step]
+                for later in range(known, 3 + cycle):
+                    up = hold(later, up, f"up_{step}")
+                raised = [Signal(signed(width), name=f"element_{p}_{step}") for p in range(g.word)]
+                m.d.comb += [
+                    r.eq(Mux(up, saturate(e.shift_left(step), width), e)) for r, e in zip(raised, elements, strict=True)
+                ]
+                elements = list(raised)
+            elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
         table: Memory = Memory(
             shape=INVERSE, depth=len(formats.INVERSE_TABLE),
-            init=[{"base": base, "slope": slope} for base, slope in formats.INVERSE_TABLE],
+            init=[{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE],
+            attrs={"rom_style": "logic"},  # a block RAM would be too slow in front of the multiplier
         )
         m.submodules.table = table
-        piece: Any = table.read_port()
-        sums = [Signal(g.normaliser_bits, name=f"sum_{i}", reset_less=True) for i in range(2)]
-        log = [Signal(range(g.normaliser_bits), name=f"log_{i}", reset_less=True) for i in range(2)]
-        rest = Signal(formats.INVERSE_FRACTION, reset_less=True)
-        inverse = Signal(formats.INVERSE_BITS + 1, reset_less=True)
-        fraction = (sums[1].shift_left(FRACTION_BITS) >> log[0])[:FRACTION_BITS]
-        m.d.comb += [piece.en.eq(advance & valid[3]), piece.addr.eq(fraction[formats.INVERSE_FRACTION:])]
-        with m.If(advance & valid[1]):
-            m.d.sync += sums[0].eq(Array(self.drain_sums)[lane])
-        with m.If(advance & valid[2]):
-            m.d.sync += [sums[1].eq(sums[0]), log[0].eq(0)]
-            for i in range(1, g.normaliser_bits):
-                with m.If(sums[0][i]):
-                    m.d.sync += log[0].eq(i)
-        with m.If(advance & valid[3]):
-            m.d.sync += [rest.eq(fraction[:formats.INVERSE_FRACTION]), log[1].eq(log[0])]
-        with m.If(advance & valid[4]):
-            m.d.sync += inverse.eq(piece.data.base - (piece.data.slope * rest >> formats.INVERSE_FRACTION))
-
-        # -- the word's elements ---------------------------------------------------------------------------------------
-        half = 1 << (formats.INVERSE_BITS - 1)
-        for p in range(g.word):
-            element = Signal(signed(g.accumulator_bits), name=f"element_{p}", reset_less=True)
-            scaled = Signal(signed(formats.OUTPUT_BITS + 1), name=f"scaled_{p}", reset_less=True)
-            product = Signal(signed(len(scaled) + len(inverse)), name=f"product_{p}", reset_less=True)
-            choices = Array(self.drain[w // g.vector_words][w % g.vector_words * g.word + p] for w in range(words))
-            with m.If(advance & valid[3]):
-                m.d.sync += element.eq(choices[word[2]])
-            with m.If(advance & valid[4]):
-                m.d.sync += scaled.eq(saturate(element.shift_left(FRACTION_BITS) >> log[1], len(scaled)))
-            with m.If(advance & valid[5]):
-                m.d.sync += product.eq(scaled * inverse)
-            with m.If(advance & valid[6]):
-                rounded = (product + half) >> formats.INVERSE_BITS
-                m.d.sync += self.o.payload.data[p].eq(saturate(rounded, formats.OUTPUT_BITS))
+        piece: Any = table.read_port(domain="comb")
+        fraction = total[-1 - FRACTION_BITS:-1]
+        m.d.comb += piece.addr.eq(fraction[formats.INVERSE_FRACTION:])
+        base, slope = hold(stage, piece.data.base, "base"), hold(stage, piece.data.slope, "slope")
+        rest = hold(stage, fraction[:formats.INVERSE_FRACTION], "rest")
+        base, less = hold(stage + 1, base, "base"), hold(stage + 1, slope * rest, "less")
+        inverse = hold(stage + 2, (base - (less >> formats.INVERSE_FRACTION))[:formats.INVERSE_BITS], "inverse")
+        scaled: list[Value] = [e[-SCALED_BITS:].as_signed() for e in elements]
+        high = [hold(stage + 3, s[LOW_BITS:].as_signed() * inverse, f"high_{p}") for p, s in enumerate(scaled)]
+        low = [hold(stage + 3, s[:LOW_BITS] * inverse, f"low_{p}") for p, s in enumerate(scaled)]
+        for later in (3, 4):
+            scaled = [hold(stage + later, s, f"scaled_{p}") for p, s in enumerate(scaled)]
+        # the product has as many bits below LEAST as the rounding drops, less one
+        products = [hold(stage + 4, ((h << LOW_BITS) + l) >> (formats.INVERSE_BITS - 1), f"product_{p}")
+                    for p, (h, l) in enumerate(zip(high, low, strict=True))]
+        outputs = [hold(stage + 5, saturate((a + b + 1) >> 1, formats.OUTPUT_BITS), f"output_{p}")
+                   for p, (a, b) in enumerate(zip(products, scaled, strict=True))]
+        m.d.comb += [
+            buffer.w_en.eq(valid[self._stages]),
+            buffer.w_data.eq(Cat(o[:formats.OUTPUT_BITS] for o in outputs)),
+        ]
         return m

@@ -58,8 +58,10 @@ class BlockPack(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from the last word in to the first word offered: fetch and exponent, shift, and the magnitude."""
-        return 3
+        """Cycles from the last word in to the first word offered: magnitude, fetch and exponent, a register behind the
+        memory, shift.
+        """
+        return 4
 
     @property
     def interval(self) -> int:
@@ -108,16 +110,18 @@ class BlockPack(wiring.Component):
         stored, promised = Signal(range(self.BUFFERS + 1)), Signal(range(self.BUFFERS + 1))
         fetched, fetched_last = Signal(), Signal(reset_less=True)
         fetched_buffer = Signal(range(self.BUFFERS), reset_less=True)
+        held, held_block = Signal(), Signal(block_bits, reset_less=True)
         shifted, shifted_block = Signal(), Signal(block_bits, reset_less=True)
-        free_1, free_2, go, last_out, release = Signal(), Signal(), Signal(), Signal(), Signal()
+        free_1, free_2, free_3, go, last_out, release = (Signal() for _ in range(6))
         m.d.comb += [
-            free_2.eq(~shifted | self.o.ready),
+            free_3.eq(~shifted | self.o.ready),
+            free_2.eq(~held | free_3),
             free_1.eq(~fetched | free_2),
             go.eq((stored != 0) & free_1),
             self.space.eq(self.BUFFERS - promised),
-            self.idle.eq((promised == 0) & ~shifted),
+            self.idle.eq((promised == 0) & ~held & ~shifted),
             last_out.eq(go & (word_out == words - 1)),
-            release.eq(free_2 & fetched & fetched_last),  # not before: the shift still needs the exponent
+            release.eq(free_2 & fetched & fetched_last),  # not before: the exponent is still needed
         ]
         m.d.sync += [
             stored.eq(stored + last_in - last_out),
@@ -136,9 +140,13 @@ class BlockPack(wiring.Component):
                 with m.Case(b):
                     m.d.comb += block.eq(exponents[b])
         with m.If(free_2):
-            m.d.sync += shifted.eq(fetched)
+            m.d.sync += held.eq(fetched)
         with m.If(free_2 & fetched):
-            m.d.sync += shifted_block.eq(block)
+            m.d.sync += held_block.eq(block)
+        with m.If(free_3):
+            m.d.sync += shifted.eq(held)
+        with m.If(free_3 & held):
+            m.d.sync += shifted_block.eq(held_block)
 
         out = []
         for p, lane in enumerate(lanes):
@@ -148,6 +156,7 @@ class BlockPack(wiring.Component):
             m.submodules[f"words_{p}"] = memory
             write, read = memory.write_port(), memory.read_port(domain="comb")
             value = Signal(signed(g.transform_bits), name=f"value_{p}", reset_less=True)
+            held_value = Signal.like(value, name=f"held_value_{p}", reset_less=True)
             # one fraction bit, which rounds half up
             scaled = Signal(signed(formats.VECTOR_BITS + 1), name=f"scaled_{p}", reset_less=True)
             element = Signal(signed(formats.VECTOR_BITS), name=f"element_{p}")
@@ -159,7 +168,9 @@ class BlockPack(wiring.Component):
             with m.If(go):
                 m.d.sync += value.eq(read.data)
             with m.If(free_2 & fetched):
-                m.d.sync += scaled.eq((value << 1) >> block)
+                m.d.sync += held_value.eq(value)
+            with m.If(free_3 & held):
+                m.d.sync += scaled.eq((held_value << 1) >> held_block)
             out.append(element)
         m.d.comb += [
             self.o.valid.eq(shifted),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -9,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 from statecell_hw.array.bank import EXPONENT_BITS
-from statecell_hw.array.multiply import tree
+from statecell_hw.array.multiply import mantissa_parts, tree
 from statecell_hw.array.rowstream import GAP
 
 PRODUCT_GROWTH = formats.SCALE_MANTISSA + 1
@@ -73,8 +75,10 @@ class Score(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from the dot products to the scores: multiply, align, add groups, two for the planes, mantissa."""
-        return 6
+        """Cycles from the dot products to the scores: sign, two for the row's mantissa, align, add groups, two for the
+        planes, two for the query's mantissa, round.
+        """
+        return 10
 
     @property
     def swap_lead(self) -> int:
@@ -90,7 +94,7 @@ class Score(wiring.Component):
             valid.append(Signal(name=f"valid_{i}"))
             m.d.sync += valid[i].eq(valid[i - 1])
         mantissa, sign, exponent, low = list(self.mantissa), list(self.sign), list(self.exponent), self.low
-        scaled = self.lead + self.latency - 1  # stage that applies the query's mantissa
+        scaled = self.lead + self.latency - 3  # stage that applies the query's mantissa
         query_mantissa = self._hold(m, scaled)
         offset = g.query_fraction + BASE
         bases = range(offset - formats.LOW_PLANE, offset + formats.SHIFT_LIMIT + 1)
@@ -102,11 +106,12 @@ class Score(wiring.Component):
                 base[i].eq(self.shift - self.query_exponent[i] + offset) for i in range(g.lanes)
             ]
 
-        def delay(stage: int, signals: list[Signal], name: str) -> list[Signal]:
+        def delay(stage: int, values: Sequence[Value], name: str) -> list[Signal]:
             # the low mark is reset: an aborted pass must not leave one behind
-            held = [Signal.like(s, name=f"{name}_{i}_{stage}", reset_less=name != "low") for i, s in enumerate(signals)]
+            held = [Signal(v.shape(), name=f"{name}_{i}_{stage}", reset_less=name != "low")
+                    for i, v in enumerate(values)]
             with m.If(valid[stage]):
-                m.d.sync += [h.eq(s) for h, s in zip(held, signals, strict=True)]
+                m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
             return held
 
         lows = [low]
@@ -116,18 +121,14 @@ class Score(wiring.Component):
             mantissa = delay(stage, mantissa, "mantissa")
             sign = delay(stage, sign, "sign")
             exponent = delay(stage, exponent, "exponent")
-        mantissa = delay(self.lead - 1, mantissa, "mantissa")
+        for stage in (self.lead - 1, self.lead):
+            mantissa = delay(stage, mantissa, "mantissa")
         for lane in range(g.lanes):
             totals = []
             for group in range(g.groups):
                 name = f"{lane}_{group}"
                 negative = Signal(name=f"negative_{name}", reset_less=True)
                 align = Signal(range(formats.ALIGN_MAX + 1), name=f"align_{name}", reset_less=True)
-                align_1 = Signal.like(align, reset_less=True, name=f"align_{name}_1")
-                product = Signal(signed(g.dot_bits + PRODUCT_GROWTH), name=f"product_{name}", reset_less=True)
-                shifted = Signal(
-                    signed(len(product) + formats.PARTIAL_GUARD), name=f"shifted_{name}", reset_less=True
-                )
                 difference = base[lane] - exponent[group]
                 with m.If(valid[self.lead - 1]):
                     m.d.sync += [
@@ -135,30 +136,38 @@ class Score(wiring.Component):
                         align.eq(Mux(difference < 0, 0, Mux(
                             difference > formats.ALIGN_MAX, formats.ALIGN_MAX, difference))),
                     ]
-                whole = Cat(mantissa[group], 1)
-                factor = Mux(negative, -whole, whole).as_signed()
+                dot = Signal(signed(g.dot_bits + 1), name=f"dot_{name}", reset_less=True)
+                product = Signal(signed(len(dot) + PRODUCT_GROWTH), name=f"product_{name}", reset_less=True)
+                shifted = Signal(
+                    signed(len(product) + formats.PARTIAL_GUARD), name=f"shifted_{name}", reset_less=True
+                )
                 with m.If(valid[self.lead]):
-                    m.d.sync += [product.eq(self.dots[lane][group] * factor), align_1.eq(align)]
-                with m.If(valid[self.lead + 1]):
-                    m.d.sync += shifted.eq(product.shift_left(formats.PARTIAL_GUARD) >> align_1)
+                    flipped = self.dots[lane][group].as_unsigned() ^ negative.replicate(g.dot_bits)
+                    m.d.sync += dot.eq(flipped.as_signed() + negative)
+                parts = delay(self.lead + 1, mantissa_parts(dot, mantissa[group]), f"part_{name}")
+                with m.If(valid[self.lead + 2]):
+                    m.d.sync += product.eq(parts[0] + parts[1])
+                for stage in range(self.lead, self.lead + 3):
+                    align = delay(stage, [align], f"align_{name}")[0]
+                with m.If(valid[self.lead + 3]):
+                    m.d.sync += shifted.eq(product.shift_left(formats.PARTIAL_GUARD) >> align)
                 totals.append(saturate(shifted, formats.PARTIAL_BITS))
             total = tree(list(totals))
             planes = [Signal(total.shape(), name=f"total_{lane}_{i}", reset_less=True) for i in range(3)]
             sum_ = Signal(signed(len(total) + 2), name=f"sum_{lane}", reset_less=True)
             for i, plane in enumerate(planes):
-                with m.If(valid[self.lead + 2 + i]):
+                with m.If(valid[self.lead + 4 + i]):
                     m.d.sync += plane.eq(planes[i - 1] if i else total)
             # planes: the row after, this row, the row before
             with m.If(valid[scaled - 1]):
                 m.d.sync += sum_.eq(
                     planes[1] + Mux(lows[scaled - 1], planes[0], 0) + Mux(lows[scaled], planes[2], 0)
                 )
-            with m.If(valid[scaled]):
-                factor = Cat(query_mantissa[lane], 1)
-                half = 1 << (formats.MANTISSA_SHIFT - 1)
-                m.d.sync += self.scores[lane].eq(
-                    saturate((sum_ * factor + half) >> formats.MANTISSA_SHIFT, formats.SCORE_BITS)
-                )
+            parts = delay(scaled, mantissa_parts(sum_, query_mantissa[lane]), f"part_{lane}")
+            scored = delay(scaled + 1, [parts[0] + parts[1]], f"scored_{lane}")[0]
+            with m.If(valid[scaled + 2]):
+                rounded = (scored[formats.MANTISSA_SHIFT - 1:].as_signed() + 1) >> 1
+                m.d.sync += self.scores[lane].eq(saturate(rounded, formats.SCORE_BITS))
         return m
 
     def _hold(self, m: Module, stage: int) -> list[Signal]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
@@ -10,6 +13,7 @@ from amaranth.lib.wiring import In, Out
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 from statecell_hw.array.bank import EXPONENT_BITS
+from statecell_hw.array.multiply import mantissa_parts
 
 STEP_FRACTION = formats.SCORE_FRACTION + formats.STEP
 """Bits of a score below one step."""
@@ -73,8 +77,10 @@ class Softmax(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a row's scores to its weights."""
-        return self.scale_lead + 2
+        """Cycles from a row's scores to its weights: once the maximum is known, distance and table, two for the
+        mantissa, shift, sign.
+        """
+        return self.scale_lead + 5
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -89,16 +95,19 @@ class Softmax(wiring.Component):
             with m.If(valid[i - 1]):
                 m.d.sync += [first[i].eq(first[i - 1]), visible[i].eq(visible[i - 1])]
         decide = self.scale_lead - 1
-        # the value scale's share of the shift: 14 - exponent, and the row's sign, the same for all lanes
+        # the value scale's share of the shift: 14 - exponent, the same for all lanes
         largest = formats.VALUE_EXPONENT + formats.CODE_BITS
-        shares = [Signal(range(largest + 1), name=f"share_{i}") for i in range(g.groups)]
-        for share, exponent in zip(shares, self.exponent, strict=True):
-            difference = formats.VALUE_EXPONENT - exponent
-            m.d.comb += share.eq(Mux(difference < 0, 0, difference))
-        sign = [Signal(name=f"sign_{i}_1", reset_less=True) for i in range(g.groups)]
-        low = Signal(name="low_1", reset_less=True)
+        share = [Signal(range(largest + 1), name=f"share_{i}", reset_less=True) for i in range(g.groups)]
         with m.If(valid[self.scale_lead]):
-            m.d.sync += [low.eq(self.low), *(s.eq(t) for s, t in zip(sign, self.sign, strict=True))]
+            for held, exponent in zip(share, self.exponent, strict=True):
+                difference = formats.VALUE_EXPONENT - exponent
+                m.d.sync += held.eq(Mux(difference < 0, 0, difference))
+        row = _Row(
+            share=share,
+            mantissa=_delay(m, valid, self.scale_lead, 1, self.mantissa, "mantissa"),
+            sign=_delay(m, valid, self.scale_lead, 4, self.sign, "sign"),
+            low=_delay(m, valid, self.scale_lead, 3, [self.low], "low")[0],
+        )
         m.d.sync += self.enable.eq(Mux(valid[-1], visible[-1], 0))
         for lane in range(g.lanes):
             score = self.scores[lane]
@@ -113,79 +122,104 @@ class Softmax(wiring.Component):
                     m.d.sync += held.eq(score)
                 score = held
             needed = Signal(signed(NEED_BITS), name=f"need_{lane}", reset_less=True)
+            # ceil(score / step) - 1
+            less = Signal(signed(NEED_BITS), name=f"less_{lane}", reset_less=True)
             below = Signal(signed(formats.SCORE_BITS + 1), name=f"below_{lane}", reset_less=True)
             with m.If(valid[decide - 1]):
                 m.d.sync += [
                     needed.eq((score + ((1 << STEP_FRACTION) - 1)) >> STEP_FRACTION),
+                    less.eq((score - 1) >> STEP_FRACTION),
                     below.eq(-score),
                 ]
-            maximum, fresh, step = self._climb(m, lane, valid[decide], first[decide], visible[decide], needed, goal)
-            self._weigh(m, lane, valid, visible, below, maximum, shares, sign, low)
+            maximum, fresh, step = self._climb(
+                m, lane, valid[decide], first[decide], visible[decide], needed, less, goal)
+            self._weigh(m, lane, valid, visible, below, maximum, row)
             with m.If(valid[-1]):
                 m.d.sync += [self.fresh[lane].eq(fresh), self.step[lane].eq(step)]
         return m
 
     def _climb(self, m: Module, lane: int, valid: Signal, first: Signal, visible: Signal, need: Signal,
-               goal: Signal) -> tuple[Signal, Value, Value]:
+               less: Signal, goal: Signal) -> tuple[Signal, Value, Value]:
         """The running maximum of the next cycle; fresh and step one cycle after that."""
         maximum = Signal(signed(NEED_BITS), name=f"maximum_{lane}", reset_less=True)
         empty = Signal(name=f"empty_{lane}", reset_less=True)
         is_empty, climbs, drops = (Signal(name=f"{n}_{lane}") for n in ("is_empty", "climbs", "drops"))
-        fresh, step = (Signal(2, name=f"{n}_{lane}", reset_less=True) for n in ("fresh", "step"))
+        later = self.latency - self.scale_lead
+        fresh, step = (Signal(later, name=f"{n}_{lane}", reset_less=True) for n in ("fresh", "step"))
         m.d.comb += [
             is_empty.eq(first | empty),
             climbs.eq(~is_empty & (goal > maximum)),
             # need > maximum + climbs, without waiting for the sum
-            drops.eq(visible[lane] & ~is_empty & Mux(climbs, need > maximum + 1, need > maximum)),
+            drops.eq(visible[lane] & ~is_empty & Mux(climbs, less > maximum, need > maximum)),
         ]
         with m.If(valid):
             m.d.sync += [
-                maximum.eq(Mux(is_empty | drops, goal, maximum + climbs)),
+                maximum.eq(Mux(is_empty | drops, goal, Mux(climbs, maximum + 1, maximum))),
                 empty.eq(is_empty & ~visible[lane]),
                 fresh[0].eq(is_empty | drops),
                 step[0].eq(climbs & ~drops),
             ]
-        m.d.sync += [fresh[1].eq(fresh[0]), step[1].eq(step[0])]
-        return maximum, fresh[1], step[1]
+        m.d.sync += [fresh[1:].eq(fresh), step[1:].eq(step)]
+        return maximum, fresh[-1], step[-1]
 
     def _weigh(self, m: Module, lane: int, valid: list[Signal], visible: list[Signal], below: Signal, maximum: Signal,
-               shares: list[Signal], sign: list[Signal], low: Signal) -> None:
-        """Weights from the maximum: two stages after it is known."""
+               row: _Row) -> None:
+        """Weights from the maximum."""
         g = self.geometry
         table: Memory = Memory(
             shape=unsigned(formats.EXP_BITS), depth=len(formats.EXP_TABLE), init=formats.EXP_TABLE
         )
         m.submodules[f"table_{lane}"] = table
-        power = table.read_port()
+        read = table.read_port()
         decide = self.scale_lead - 1
-        seen = [valid[i] & visible[i][lane] for i in range(self.latency)]
-        m.d.comb += [power.en.eq(seen[decide]), power.addr.eq(below[:formats.SCORE_FRACTION])]
+        seen: list[Value] = [valid[i] & visible[i][lane] for i in range(self.latency)]
+
+        def hold(after: int, value: Value, name: str, cycles: int = 1) -> Signal:
+            """The value, known ``after`` cycles after the scale, some cycles later."""
+            return _delay(m, seen, self.scale_lead + after, cycles, [value], f"{name}_{lane}_{after}")[0]
+
+        m.d.comb += [read.en.eq(seen[decide]), read.addr.eq(below[:formats.SCORE_FRACTION])]
         # the fraction does not depend on the maximum, whose lowest bit stands for four octaves
-        whole = Signal(signed(len(below) - formats.SCORE_FRACTION), name=f"whole_{lane}", reset_less=True)
-        with m.If(seen[decide]):
-            m.d.sync += whole.eq(below >> formats.SCORE_FRACTION)
+        whole = hold(-1, below[formats.SCORE_FRACTION:].as_signed(), "whole")
         distance = maximum.shift_left(formats.STEP) + whole
-        octaves = Signal(range(AMOUNT_MAX + 1), name=f"octaves_{lane}")
-        m.d.comb += octaves.eq(Mux(distance > AMOUNT_MAX, AMOUNT_MAX, distance))
-        octaves_1 = Signal.like(octaves, name=f"octaves_{lane}_1", reset_less=True)
-        power_1 = Signal(formats.EXP_BITS, name=f"power_{lane}_1", reset_less=True)
-        with m.If(seen[-2]):
-            m.d.sync += [octaves_1.eq(octaves), power_1.eq(power.data)]
+        octaves = hold(0, Mux(distance > AMOUNT_MAX, AMOUNT_MAX, distance)[:AMOUNT_MAX.bit_length()], "octaves")
+        power = hold(0, read.data, "power")
         for group in range(g.groups):
-            scaled = Signal(formats.WEIGHT_BITS, name=f"scaled_{lane}_{group}", reset_less=True)
-            amount = Signal.like(octaves, name=f"amount_{lane}_{group}", reset_less=True)
-            total = octaves + shares[group]
-            with m.If(seen[-2]):
-                m.d.sync += [
-                    scaled.eq(power.data * Cat(self.mantissa[group], 1)),
-                    amount.eq(Mux(total > AMOUNT_MAX, AMOUNT_MAX, total)),
-                ]
-            weight = shift_round(scaled, amount)
+            name = f"_{group}"
+            parts = [hold(1, part, f"part_{i}{name}") for i, part in enumerate(
+                mantissa_parts(power, row.mantissa[group]))]
+            total = octaves + row.share[group]
+            amount = hold(1, Mux(total > AMOUNT_MAX, AMOUNT_MAX, total)[:len(octaves)], f"amount{name}", 2)
+            scaled = hold(2, (parts[0] + parts[1])[:formats.WEIGHT_BITS], f"scaled{name}")
+            weight = hold(3, shift_round(scaled, amount), f"weight{name}")
             with m.If(seen[-1]):
-                m.d.sync += self.weights[lane][group].eq(Mux(sign[group], -weight, weight))
+                m.d.sync += self.weights[lane][group].eq(Mux(row.sign[group], -weight, weight))
+        octaves, power = hold(1, octaves, "octaves", 2), hold(1, power, "power", 2)
+        term = shift_round(Cat(Const(0, formats.WEIGHT_BITS - formats.EXP_BITS), power), octaves)
+        term = hold(3, Mux(row.low, 0, term), "term")
         with m.If(seen[-1]):
-            term = shift_round(Cat(Const(0, formats.WEIGHT_BITS - formats.EXP_BITS), power_1), octaves_1)
-            m.d.sync += self.terms[lane].eq(Mux(low, 0, term))
+            m.d.sync += self.terms[lane].eq(term)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A value row's scale in force, each part in the cycle that needs it."""
+
+    share: list[Signal]
+    mantissa: list[Signal]
+    sign: list[Signal]
+    low: Signal
+
+
+def _delay(m: Module, valid: Sequence[Value], stage: int, cycles: int, values: Sequence[Value],
+           name: str) -> list[Signal]:
+    """The values of ``stage``, ``cycles`` cycles later."""
+    for at in range(stage, stage + cycles):
+        held = [Signal(v.shape(), name=f"{name}_{i}_{at}", reset_less=True) for i, v in enumerate(values)]
+        with m.If(valid[at]):
+            m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
+        values = held
+    return held
 
 
 def shift_round(value: Value, amount: Value) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,6 +12,7 @@ from statecell.spec import formats, frame
 from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
+from statecell_hw.array.multiply import tree
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
 
@@ -28,7 +29,8 @@ def row_blocks(g: Geometry) -> int:
 
 
 class Checks(wiring.Component):
-    """The status of a command as far as its header and its slot's entry tell; combinational.
+    """The status of a command as far as its header and its slot's entry tell: one cycle after the header, at once after
+    the entry.
 
     The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, BAD_FLAGS (also for a shift
     above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE or FULL, OK.
@@ -90,17 +92,24 @@ class Checks(wiring.Component):
             with m.Case(Opcode.MAP):
                 m.d.comb += [counts.eq(none | (header.count > g.pages_per_slot)), length.eq(_blocks(count, per_block))]
             with m.Case(Opcode.APPEND):
-                m.d.comb += [counts.eq(none | (header.count > g.slot_rows)), length.eq(count * 2 * vector_blocks)]
+                m.d.comb += [
+                    counts.eq(none | (header.count > g.slot_rows)), length.eq(times(count, 2 * vector_blocks)),
+                ]
             with m.Case(Opcode.ATTEND):
                 m.d.comb += [
                     counts.eq(none | (header.count > g.lanes)),
-                    length.eq(_blocks(count, per_block // 2) + count * vector_blocks),
+                    length.eq(_blocks(count, per_block // 2) + times(count, vector_blocks)),
                 ]
             with m.Case(Opcode.READ_ROWS):
                 m.d.comb += counts.eq(none | (header.count > rows_limit))
             with m.Case(Opcode.WRITE_ROWS):
-                m.d.comb += [counts.eq(none | (header.count > rows_limit)), length.eq(count * row_blocks(g))]
+                m.d.comb += [
+                    counts.eq(none | (header.count > rows_limit)), length.eq(times(count, row_blocks(g))),
+                ]
 
+        # what the header alone tells is worked out while the entry is read
+        flagged_1, counts_1, length_1 = Signal(), Signal(), Signal()
+        m.d.sync += [flagged_1.eq(flagged), counts_1.eq(counts), length_1.eq(length != header.blocks)]
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
         m.d.comb += self.added.eq(Mux(wide, count << 1, count))
@@ -123,11 +132,11 @@ class Checks(wiring.Component):
             m.d.comb += self.status.eq(Status.SLOT_OPEN)
         with m.Elif(named & (opcode != Opcode.OPEN) & ~entry.open):
             m.d.comb += self.status.eq(Status.SLOT_CLOSED)
-        with m.Elif(flagged):
+        with m.Elif(flagged_1):
             m.d.comb += self.status.eq(Status.BAD_FLAGS)
-        with m.Elif(counts):
+        with m.Elif(counts_1):
             m.d.comb += self.status.eq(Status.BAD_COUNT)
-        with m.Elif(length != header.blocks):
+        with m.Elif(length_1):
             m.d.comb += self.status.eq(Status.BAD_LENGTH)
         with m.Elif(outside):
             m.d.comb += self.status.eq(Status.BAD_RANGE)
@@ -136,6 +145,11 @@ class Checks(wiring.Component):
         with m.Else():
             m.d.comb += self.status.eq(Status.OK)
         return m
+
+
+def times(value: Value, constant: int) -> Value:
+    """The product value * constant as a sum of shifted values: a block multiplier would be slower."""
+    return tree([value.shift_left(i) for i in range(constant.bit_length()) if constant >> i & 1])
 
 
 def _among(value: Any, options: tuple[Opcode, ...]) -> Any:

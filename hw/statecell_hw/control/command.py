@@ -13,7 +13,7 @@ from statecell.spec import formats, frame
 from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SESSION_BITS
-from statecell_hw.control.checks import Checks, row_blocks
+from statecell_hw.control.checks import Checks, row_blocks, times
 from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
 from statecell_hw.control.slots import slot_layout
@@ -35,7 +35,7 @@ class Command(wiring.Component):
     Members
     -------
     header, verdict: from the deframer.
-    request: the header in work, stable from `begin` until the completion.
+    request: a copy of the header in work, stable from `begin` until the completion.
     entry: entry of its slot, likewise.
     tile, tile_slot: where its slot lives.
     reads: the command is READ_ROWS.
@@ -135,8 +135,7 @@ class Command(wiring.Component):
         status = Signal(STATUS_BITS)  # of the header checks
         tile_bits = exact_log2(g.tiles)
         m.d.comb += [
-            self.request.eq(self.header.payload),
-            self.read_slot.eq(self.request.slot),
+            self.read_slot.eq(self.header.payload.slot),
             self.tile.eq(self.request.slot[:tile_bits]),
             self.tile_slot.eq(self.request.slot[tile_bits:]),
             self.reads.eq(opcode == Opcode.READ_ROWS),
@@ -145,7 +144,7 @@ class Command(wiring.Component):
         ]
         checked, final = Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
-        running = Signal()
+        running, waits = Signal(), Signal()
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
             final.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
@@ -157,7 +156,7 @@ class Command(wiring.Component):
         ]
         with m.FSM():
             with m.State("IDLE"):
-                m.d.sync += status.eq(Status.OK)
+                m.d.sync += [status.eq(Status.OK), self.request.eq(self.header.payload)]
                 with m.If(self.header.valid & self.slots_ready):
                     m.next = "ENTRY"
                 with m.Elif(self.verdict.valid & self.slots_ready):
@@ -166,14 +165,12 @@ class Command(wiring.Component):
                 m.d.sync += self.entry.eq(self.read_entry)
                 m.next = "CHECK"
             with m.State("CHECK"):
-                m.d.sync += status.eq(checks.status)
+                m.d.sync += [status.eq(checks.status), waits.eq(opcode.matches(*(int(o) for o in BARRIER)))]
                 m.next = "BEGIN"
-            with m.State("BEGIN"):
-                barrier = opcode.matches(*(int(o) for o in BARRIER)) & (status == Status.OK)
-                with m.If(~barrier | self.idle):
-                    m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
-                    m.d.sync += running.eq(status == Status.OK)
-                    m.next = "PAYLOAD"
+            with m.State("BEGIN"), m.If(~waits | (status != Status.OK) | self.idle):
+                m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
+                m.d.sync += running.eq(status == Status.OK)
+                m.next = "PAYLOAD"
             with m.State("PAYLOAD"):
                 m.d.comb += self.ended.eq(self.verdict.valid)
                 with m.If(self.verdict.valid & self.settled):
@@ -223,11 +220,11 @@ class Command(wiring.Component):
                 blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
                 m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
             with m.Case(Opcode.ATTEND):
-                blocks = count[: len(self.attend_sent)] * vector_blocks + 1
-                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(blocks)]
+                vectors = times(count[: len(self.attend_sent)], vector_blocks)
+                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors + 1)]
             with m.Case(Opcode.READ_ROWS):
-                blocks = count[: len(self.entry.rows)] * row_blocks(g)
-                m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(blocks)]
+                rows = times(count[: len(self.entry.rows)], row_blocks(g))
+                m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(rows)]
             with m.Case(Opcode.MAP):
                 m.d.comb += header.value.eq(self.write_entry.pages)
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):

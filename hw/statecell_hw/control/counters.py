@@ -18,8 +18,9 @@ COUNTER_BLOCKS = len(COUNTER_FIELDS) * COUNTER_BITS // 128
 class Counters(wiring.Component):
     """One 64-bit counter per field of `Counters` in the command table, and a copy of them all that COUNTERS sends.
 
-    An event counts in the cycle after it. `capture` copies what was counted before its cycle; `clear` sets all
-    counters to zero and wins over events in its cycle. Reset clears.
+    All inputs are registered first, so an event counts two cycles after it, and the copy is there two cycles after
+    `capture`, of the events before its cycle; `clear` sets all counters to zero and wins over events in its cycle.
+    Reset clears.
 
     Members
     -------
@@ -52,12 +53,16 @@ class Counters(wiring.Component):
         m = Module()
         counts = [Signal(COUNTER_BITS, name=name) for name in COUNTER_FIELDS]
         copies = [Signal(COUNTER_BITS, name=f"{name}_copy", reset_less=True) for name in COUNTER_FIELDS]
-        for count, event, copy in zip(counts, self.events, copies, strict=True):
+        capture, clear = Signal(), Signal()
+        m.d.sync += [capture.eq(self.capture), clear.eq(self.clear)]
+        for count, given, copy in zip(counts, self.events, copies, strict=True):
+            event = Signal.like(given, name=f"{count.name}_event")
+            m.d.sync += event.eq(given)
             with m.If(event.any()):
                 m.d.sync += count.eq(count + event)
-            with m.If(self.clear):
+            with m.If(clear):
                 m.d.sync += count.eq(0)
-            with m.If(self.capture):
+            with m.If(capture):
                 m.d.sync += copy.eq(count)
         bits = 8 * self.g.link_bytes
         flat = Cat(copies)

@@ -182,6 +182,20 @@ CONFIGS: dict[str, Geometry] = {
         Geometry(name="bench64", head_dim=64, rows=4096, lanes=3, slots=16, pages_per_slot=128, query_bits=12),
         Geometry(name="smollm2", head_dim=64, rows=131072, lanes=3, slots=256, pages_per_slot=128, query_bits=12),
         Geometry(name="glassllm", head_dim=32, rows=4096, lanes=2, slots=32, pages_per_slot=16),
+        Geometry(name="ulx3s_85f", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
+                 link_bytes=4, query_bits=12, clock_hz=87_500_000),
+        Geometry(name="ecpix5_85f", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
+                 link_bytes=4, query_bits=12, clock_hz=100_000_000),
+        Geometry(name="orangecrab_85f", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
+                 link_bytes=4, query_bits=12, clock_hz=96_000_000),
+        Geometry(name="arty_a7_100", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
+                 link_bytes=4, query_bits=12, clock_hz=100_000_000),
+        Geometry(name="kcu105", head_dim=64, rows=16384, lanes=3, slots=96, page_rows=16, pages_per_slot=64,
+                 link_bytes=4, query_bits=12, clock_hz=125_000_000),
+        Geometry(name="tang_nano_20k", head_dim=32, rows=2048, lanes=1, slots=8, pages_per_slot=16, link_bytes=2,
+                 clock_hz=54_000_000),
+        Geometry(name="versa_ecp5_5g", head_dim=64, rows=2048, lanes=1, slots=96, page_rows=4, pages_per_slot=64,
+                 link_bytes=4, query_bits=12, clock_hz=100_000_000),
     )
 }
 """The named configurations."""

@@ -214,15 +214,15 @@ def test_latency_and_interval(name: str, mode: Mode) -> None:
     g = config(name)
     jobs = make_jobs(g, random_vectors(g, 5, seed=9), random.Random(9), [mode])
     dut = Writer(g)
-    # the rotation's delay: the credits suffice for the full rate of queries where W >= 8
+    # the rotation's delay: the credits suffice for the full rate of queries where W >= 16
     ended, events = run(dut, jobs, pause=0.0, stall=0.0, delay=g.vector_words + 3, seed=9)
     check(g, jobs, events)
     latency = {Mode.QUERY: dut.query_latency, Mode.NARROW: dut.row_latency, Mode.WIDE: dut.wide_latency}[mode]
     finished = [event.cycle for event in events if event.done]
     assert finished[0] - ended[0] == latency
-    if mode is Mode.QUERY and g.vector_words >= 8:
+    if mode is Mode.QUERY and g.vector_words >= 16:
         assert [cycle - end for cycle, end in zip(finished, ended, strict=True)] == [latency] * len(jobs)
-    if mode is not Mode.QUERY or g.vector_words >= 8:
+    if mode is not Mode.QUERY or g.vector_words >= 16:
         intervals = [b - a for a, b in pairwise(finished)]
         assert intervals == [dut.interval(mode)] * (len(jobs) - 1)
 

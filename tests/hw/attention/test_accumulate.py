@@ -81,12 +81,18 @@ def test_sums_of_passes_and_their_capture(name: str, multiplier: Multiplier) -> 
             ctx.set(dut.capture, 1)
             await ctx.tick()
             ctx.set(dut.capture, 0)
+            words = []
+            ctx.set(dut.shift, 1)
+            for _ in range(g.lanes * g.vector_words):
+                words += [ctx.get(x) for x in dut.drain]
+                await ctx.tick()
+            ctx.set(dut.shift, 0)
             sums, totals = accumulate(weight, rows, g)
             seen = kept.any(-1)
             for lane in range(g.lanes):
                 if not seen[lane]:
                     continue
-                got = [ctx.get(x) for x in dut.drain[lane]]
+                got = words[lane * g.head_dim:(lane + 1) * g.head_dim]
                 assert got == sums[lane].tolist(), f"pass {number}, lane {lane}"
                 assert ctx.get(dut.drain_sums[lane]) == totals[lane], f"pass {number}, lane {lane}"
 

@@ -29,29 +29,40 @@ def test_words_of_all_lanes(name: str, stall: float) -> None:
         drain = (spread * sums[:, None].double() * scale[:, None]).clamp(1 - top, top - 1).to(torch.int64)
         drain[0, :3] = torch.tensor([-top, top - 1, 0])
         results.append((sums, drain, rng.randint(1, g.lanes)))
+    waiting: list[int] = []
     captured: list[int] = []
     words: list[int] = []
     drained: list[int] = []
 
     async def passes(ctx: Any) -> None:
-        for number, (sums, drain, lanes) in enumerate(results):
+        for number, (_, _, lanes) in enumerate(results):
             ctx.set(dut.done, 1)
             ctx.set(dut.lanes, lanes)
             while not ctx.get(dut.capture):
                 await ctx.tick()
                 ctx.set(dut.done, 0)
                 ctx.set(dut.lanes, 0)
+            waiting.append(number)
             await ctx.tick()
-            # new contents appear after the capture, and must stay only until `drained`
-            for lane in range(g.lanes):
-                ctx.set(dut.drain_sums[lane], int(sums[lane]))
-                for port, value in zip(dut.drain[lane], drain[lane].tolist(), strict=True):
-                    ctx.set(port, value)
             ctx.set(dut.done, 0)
             if number % 3:
                 await ctx.tick().until(dut.drained)
                 for _ in range(rng.choice((0, 0, 5))):
                     await ctx.tick()
+
+    async def registers(ctx: Any) -> None:
+        content: list[int] = []
+        while True:
+            capture, shift = (await ctx.tick().sample(dut.capture, dut.shift))[-2:]
+            if capture:
+                sums, drain, _ = results[waiting.pop(0)]
+                content = drain.flatten().tolist()
+                for port, value in zip(dut.drain_sums, sums.tolist(), strict=True):
+                    ctx.set(port, value)
+            elif shift:
+                content = content[g.word:]
+            for port, value in zip(dut.elements, content or [0] * g.word, strict=False):
+                ctx.set(port, value)
 
     async def outputs(ctx: Any) -> None:
         for number, (sums, drain, lanes) in enumerate(results):
@@ -73,12 +84,12 @@ def test_words_of_all_lanes(name: str, stall: float) -> None:
             words.extend([cycle] * (valid & ready))
             cycle += 1
 
-    simulate(dut, passes, outputs, watch, max_cycles=5000)
+    simulate(dut, passes, outputs, watch, background=[registers], max_cycles=5000)
     assert len(captured) == len(drained) == len(results)
     assert all(c > d for c, d in zip(captured[1:], drained, strict=False)), "a capture waits for the drain registers"
     if stall == 0:
         at = 0
         for cycle, (_, _, lanes) in zip(captured, results, strict=True):
             count = lanes * g.vector_words
-            assert words[at:at + count] == list(range(cycle + dut.latency, cycle + dut.latency + count))
+            assert words[at:at + count] == list(range(cycle + dut.latency - 1, cycle + dut.latency - 1 + count))
             at += count

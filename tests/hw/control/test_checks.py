@@ -93,6 +93,7 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
             rows = rng.randint(0, pages * g.page_rows)
             entry = {"open": int((rng.random() < 0.9) != (opcode == Opcode.OPEN)), "rows": rows, "pages": pages}
             ctx.set(dut.header, header)
+            await ctx.tick()
             ctx.set(dut.entry, entry)
             status = expected(header, entry, g)
             seen.add(status)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +58,7 @@ TWINS = [
     Twin("link.cobs", "decodes_as_the_software", {"pause": 0.4}),
     Twin("link.intake", "each_command_passes_once_and_in_its_turn", {"link_bytes": 4, "pause": 0.3}),
     Twin("link.uart", "what_is_sent_is_received", {}),
+    Twin("stage", "every_word_comes_out_once_and_in_order", {"pause": 0.5}),
     Twin("serial", "the_rate_changes_when_the_answer_is_out_and_a_break_brings_it_back", {}),
     Twin("control.bounds", "joins_and_checks_the_ranges", {"g": config("tiny2")}),
     Twin("control.checks", "random_headers_get_the_first_status_that_applies", {"name": "tiny"}),
@@ -90,11 +91,11 @@ def record(case: Twin) -> str:
     designs = []
     signals = SignalDict()
 
-    def simulate(dut: Any, *benches: Bench, max_cycles: int = streams.MAX_CYCLES) -> int:
+    def simulate(dut: Any, *benches: Bench, background: Sequence[Bench] = (), **limits: int) -> int:
         def recorded(bench: Bench) -> Bench:
             return lambda ctx: bench(_Recorder(ctx, signals))
 
-        cycles = streams.simulate(dut, *map(recorded, benches), max_cycles=max_cycles)
+        cycles = streams.simulate(dut, *map(recorded, benches), background=[*map(recorded, background)], **limits)
         ports = {f"p{i}": (signal, None) for i, signal in enumerate(signals)}
         designs.append(str(verilog.convert(dut, name=TOP, ports=ports, emit_src=False, strip_internal_attrs=True)))
         return cycles
@@ -200,12 +201,15 @@ class _Player:
         self.cycles = 0
         self._pins = _Pins(dut)
 
-    def simulate(self, dut: Any, *benches: Bench, max_cycles: int = streams.MAX_CYCLES) -> int:
+    def simulate(
+        self, dut: Any, *benches: Bench, background: Sequence[Bench] = (), max_cycles: int = streams.MAX_CYCLES
+    ) -> int:
         """`tests.hw.streams.simulate`, in the thread of a bridge; the design is the one that was recorded."""
         self._pins.settle()
-        waiting = {bench(self): () for bench in benches}
+        awaited = [bench(self) for bench in benches]
+        waiting = dict.fromkeys([*awaited, *(bench(self) for bench in background)], ())
         samples: dict[Any, Any] = dict.fromkeys(waiting)
-        while waiting:
+        while not waiting.keys().isdisjoint(awaited):
             for bench in list(waiting):
                 try:
                     waiting[bench] = bench.send(samples[bench])

