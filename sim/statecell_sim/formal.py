@@ -68,7 +68,8 @@ def prove(
         if not always or transfer is not None:
             _translate(base, bench(transfer))
             _prove(base, f"within {depth} cycles", "-t", str(depth), "reset.smt2")
-        cover = _solve(base, "-c", "-t", str(depth), "reset.smt2")
+        # One question, about the last cycle: far quicker for a deep pipeline than one about each cycle.
+        cover = _solve(base, "-c", "--noincr", "-t", f"{depth - 1}:{depth}", "reset.smt2")
         if cover.returncode:
             raise ContractViolation(f"no trace of {depth} cycles lets {reach} words out:\n{cover.stdout[-2000:]}")
 
@@ -194,7 +195,7 @@ class _Words(Elaboratable):
             m.d.comb += Assert(out == held, "rule 1: the payload changed while it waited")
         with m.If(self.sink.valid & self.sink.ready):
             m.d.sync += self.given.eq(self.given + 1)
-        m.d.comb += Cover(self.given == self.bounds.reach, "words come out")
+        m.d.comb += Cover(self.given >= self.bounds.reach, "words come out")
         if self.transfer is not None:
             self._follow(m, out, self.transfer)
         return m
