@@ -24,7 +24,7 @@ synth_ecp5 -nobram -nodsp -run map_luts: -json {TOP}.json
 """
 MODELS = f"""\
 read_json {TOP}.json
-read_verilog +/ecp5/cells_sim.v
+read_verilog -D NO_INCLUDES +/ecp5/cells_sim.v
 hierarchy -top {{top}}
 proc
 flatten

@@ -76,7 +76,7 @@ TWINS = [
     Twin("control.vectors", "vectors_reach_their_destination_rotated", {"name": "tiny", "pause": 0.7}),
     Twin("array.bank", "rows_come_back_with_their_fields_at_the_stated_times", {"name": "tiny2"}),
     Twin("array.dot", "dot_products_of_two_query_sets", {"name": "tiny2", "multiplier": "gated"}),
-    Twin("array.rowmemory", "rows_are_read_one_cycle_later_and_hold", {}),
+    Twin("array.rowmemory", "rows_are_read_at_the_stated_latency_and_hold", {"count": 64}),
     Twin("array.rowstream", "rows_of_passes_in_order_without_bubbles_and_with_the_gap", {}),
     Twin("array.scale", "smallest_scale_equals_the_model_around_every_code", {}),
     Twin("attention.accumulate", "sums_of_passes_and_their_capture", {"name": "tiny2", "multiplier": "gated"}),
@@ -93,7 +93,10 @@ def record(case: Twin) -> str:
 
     def simulate(dut: Any, *benches: Bench, background: Sequence[Bench] = (), **limits: int) -> int:
         def recorded(bench: Bench) -> Bench:
-            return lambda ctx: bench(_Recorder(ctx, signals))
+            async def run(ctx: Any) -> None:
+                await bench(_Recorder(ctx, signals))
+
+            return run
 
         cycles = streams.simulate(dut, *map(recorded, benches), background=[*map(recorded, background)], **limits)
         ports = {f"p{i}": (signal, None) for i, signal in enumerate(signals)}
