@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from statecell_hw.control.ingest import Ingest
 from statecell_hw.control.passes import PassQueue
 from statecell_hw.control.rawrows import RowReader
 from statecell_hw.control.responder import Answer, Responder
+from statecell_hw.control.vectors import Vectors
 from statecell_hw.layouts import Kind, QueryLoad
 from statecell_hw.link.answers import Answers
 from statecell_hw.link.cobs import CobsDecoder, CobsEncoder
@@ -405,6 +407,56 @@ def test_ingest() -> None:
     check(lambda: Placed(jobs=True), lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 
+class Jobs(Harness):
+    """The jobs of the arbiter; a word of `i` is one of a vector or one of a result, which comes while none is quiet.
+
+    Both destinations always have room, and the rotation gives a word in the cycle after it took one.
+    """
+
+    INPUTS = ("i", "results")
+
+    def __init__(self) -> None:
+        block: Any = Vectors(G)
+        shapes = {name: getattr(block, name).payload.shape() for name in self.INPUTS}
+        super().__init__(block, data.StructLayout({"to": range(len(shapes)), **shapes}), block.job.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        m.submodules.block = block = self.block
+        merge(m, self.i, {name: getattr(block, name) for name in self.INPUTS})
+        entered, rotated = Signal(range(G.vector_words)), Signal(range(G.vector_words))
+        m.d.comb += [
+            block.i.payload.first.eq(entered == 0),
+            block.quiet.eq(~block.results.valid),
+            block.writer_space.eq(1),
+            block.pack_space.eq(1),
+            block.rotated_last.eq(rotated == G.vector_words - 1),
+            self.o.valid.eq(block.job.valid),
+            self.o.payload.eq(block.job.payload),
+            block.job.ready.eq(self.o.ready),
+        ]
+        m.d.sync += block.rotated.eq(block.rotate_valid)
+        with m.If(block.i.valid & block.i.ready):
+            m.d.sync += entered.eq(entered + 1)
+        with m.If(block.rotated):
+            m.d.sync += rotated.eq(rotated + 1)
+        return m
+
+
+def test_vectors() -> None:
+    rng = random.Random(SEED)
+    words: list[Any] = []
+    jobs = []
+    results = rng.choices([False, True], k=20)
+    for result in results:
+        job = {"kind": rng.choice(list(Kind)), "row": rng.randrange(G.rows)}
+        jobs += [] if result else [job]
+        words += [{"to": 1} if result else {"to": 0, "i": {"job": job}}] * G.vector_words
+    # A result waits for the last word of the vector before it, which passes the buffer in a cycle.
+    cycles = len(words) - 1 + sum(b and not a for a, b in pairwise(results))
+    check(Jobs, lambda _: jobs, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
+
+
 class Rows(Harness):
     """The row reader; a word of `i` is a key row and a value row."""
 
@@ -695,7 +747,7 @@ def test_serial_device() -> None:
 
 # -- proofs ------------------------------------------------------------------------------------------------------------
 # `always` where every state of the block keeps the rules, also those out of reach. The command processor and the start
-# of a pass count on what their neighbours do: they are proved from reset.
+# of a pass count on what their neighbours do, and a job on two queues in step: they are proved from reset.
 PROOFS: dict[str, dict[str, Any]] = {
     "stage": {"factory": Staged, "depth": 8, "transfer": lambda word: word, "always": True},
     "deframer header": {"factory": lambda: OneOf("header"), "depth": 9, "always": True},
@@ -712,6 +764,7 @@ PROOFS: dict[str, dict[str, Any]] = {
     "drain": {"factory": Ordered, "depth": 6, "transfer": lambda word: word, "always": True},
     "ingest": {"factory": lambda: Placed(jobs=True), "depth": 6, "always": True},
     "ingest data": {"factory": lambda: Placed(jobs=False), "depth": 9, "transfer": lambda word: word},
+    "vectors": {"factory": Jobs, "depth": 12},
     "row reader": {"factory": Rows, "depth": 8, "always": True},
     "command": {"factory": Commands, "depth": 12, "reach": 1},
     "responder": {"factory": Responses, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words

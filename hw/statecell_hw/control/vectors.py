@@ -111,12 +111,15 @@ class Vectors(wiring.Component):
         index = Signal(range(words))
         boundary, chosen, source, feed = Signal(), Signal(), Signal(), Signal()
         result_ready, input_ready, begins, continues = Signal(), Signal(), Signal(), Signal()
+        offered = Signal()  # a job that was not taken stays: no result goes first then
         unwritten = Signal(range(3 * Writer.BUFFERS + 1))
         sample = self.results.payload.data
         m.d.comb += [
             boundary.eq(index == 0),
-            result_ready.eq(self.results.valid & (self.pack_space != 0) & tags.w_rdy),
-            input_ready.eq(buffer.r_rdy & (self.writer_space != 0) & tags.w_rdy & (self.quiet | (whole != 0))),
+            result_ready.eq(self.results.valid & (self.pack_space != 0) & tags.w_rdy & ~offered),
+            input_ready.eq(
+                buffer.r_rdy & (self.writer_space != 0) & tags.w_rdy & (self.quiet | (whole != 0) | offered)
+            ),
             source.eq(Mux(boundary, result_ready, chosen)),
             begins.eq(result_ready | (input_ready & self.job.ready)),
             continues.eq(Mux(chosen, self.results.valid, buffer.r_rdy)),
@@ -141,6 +144,7 @@ class Vectors(wiring.Component):
             for lane in range(g.word):
                 word = buffer.r_data.word_select(lane, formats.VECTOR_BITS).as_signed()
                 m.d.comb += self.rotate_data[lane].eq(Mux(source, sample[lane], word))
+        m.d.sync += offered.eq(self.job.valid & ~self.job.ready)
         # A writer's buffer is free again before its last row is written, so credits do not tell when all is done.
         m.d.sync += unwritten.eq(unwritten + self.writer_take - self.writer_done)
         with m.If(feed):
