@@ -203,7 +203,7 @@ class Device:
         Raises ValueError for another dtype or shape, and SlotError, RowRangeError.
         """
         vectors = self._vectors("q", q)
-        request = attend_request(slot, vectors, np.asarray(start), np.asarray(end), shift)
+        request = attend_request(slot, vectors, start, end, shift)
         return attention(self.require([request])[0], len(vectors), self.geometry.head_dim)
 
     def read_rows(self, slot: int, first: int, count: int) -> tuple[bytes, bytes]:
@@ -271,9 +271,9 @@ class Device:
 
 # -- requests, for callers that submit many at once -----------------------------------------
 def map_request(slot: int, pages: Sequence[int]) -> Request:
-    """MAP of these page numbers."""
-    payload = frame.pad(np.asarray(pages, dtype="<u2").tobytes())
-    return Request(opcode=Opcode.MAP, slot=slot, count=len(pages), payload=payload)
+    """MAP of these page numbers. Raises ValueError for what is no page number."""
+    numbers = _numbers("pages", pages, np.size(pages), "for each page")
+    return Request(opcode=Opcode.MAP, slot=slot, count=len(numbers), payload=frame.pad(numbers.tobytes()))
 
 
 def append_request(slot: int, k: NDArray[np.int16], v: NDArray[np.int16], flags: int = 0) -> Request:
@@ -284,13 +284,23 @@ def append_request(slot: int, k: NDArray[np.int16], v: NDArray[np.int16], flags:
     return Request(opcode=Opcode.APPEND, slot=slot, count=len(k), flags=flags, payload=payload)
 
 
-def attend_request(slot: int, q: NDArray[np.int16], start: NDArray[Any], end: NDArray[Any], shift: int) -> Request:
-    """ATTEND of q int16 [n, d] over rows start[i] .. end[i] - 1."""
-    bounds = frame.pad(np.stack([start, end], -1).astype("<u2").tobytes())
+def attend_request(slot: int, q: NDArray[np.int16], start: Any, end: Any, shift: int) -> Request:
+    """ATTEND of q int16 [n, d] over rows start[i] .. end[i] - 1. Raises ValueError for other bounds."""
+    pairs = [_numbers(name, x, len(q), "for each query") for name, x in (("start", start), ("end", end))]
+    bounds = frame.pad(np.stack(pairs, -1).tobytes())
     return Request(
         opcode=Opcode.ATTEND, slot=slot, count=len(q), shift=shift,
         payload=bounds + q.astype("<i2", copy=False).tobytes(),
     )
+
+
+def _numbers(name: str, values: Any, count: int, each: str) -> NDArray[np.uint16]:
+    """``count`` numbers as a payload has them. Raises ValueError for others than whole ones from 0 to 65535."""
+    array = np.asarray(values)
+    whole = array.dtype.kind in "iu" or not array.size
+    if not whole or array.shape != (count,) or (array < 0).any() or (array > 0xFFFF).any():
+        raise ValueError(f"{name} is {values!r}; it must be {count} whole numbers from 0 to 65535, one {each}")
+    return array.astype("<u2")
 
 
 def attention(response: Response, count: int, head_dim: int) -> Attention:

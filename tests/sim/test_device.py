@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,27 @@ def test_attend_on_an_empty_slot(device: Device) -> None:
     device.open_slot(3)
     with pytest.raises(RowRangeError):
         device.attend(3, ints(1, 1), [0], [1], 20)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda d, q: d.attend(0, q, [0, 0], [65_541, 65_540], 24), "end is .* 2 whole numbers from 0 to 65535"),
+        (lambda d, q: d.attend(0, q, [0.5, 0], [1, 1], 24), "start is .* one for each query"),
+        (lambda d, q: d.attend(0, q, None, [1, 1], 24), "start is None"),
+        (lambda d, q: d.attend(0, q, [0, 0, 0], [1, 1, 1], 24), "start is"),
+        (lambda d, q: d.attend(0, q, [0, 0], [1, 1], -1), "shift is -1; it must be a whole number from 0 to 255"),
+        (lambda d, q: d.map_pages(0, [-1]), "pages is .* one for each page"),
+        (lambda d, q: d.map_pages(0, None), "pages is None"),
+        (lambda d, q: d.open_slot(0.5), "slot is 0.5; it must be a whole number"),
+        (lambda d, q: d.truncate(0, -1), "count is -1"),
+    ],
+)
+def test_numbers_that_no_frame_can_hold(device: Device, call: Any, match: str) -> None:
+    q = np.zeros((2, device.geometry.head_dim), np.int16)
+    with pytest.raises(ValueError, match=match):
+        call(device, q)
+    device.counters()  # the device answers the next command
 
 
 @pytest.mark.parametrize(

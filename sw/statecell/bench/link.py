@@ -95,7 +95,7 @@ def bench_link(url: str, *, kv_heads: int = 3, seed: int = 1) -> LinkBench:
         link, g = _counting(device), device.geometry
         talk = _Talk(device, seed)
         q = talk.vectors(g.lanes)
-        attend = attend_request(0, q, np.zeros(g.lanes), np.ones(g.lanes), _SHIFT)
+        attend = attend_request(0, q, np.zeros(g.lanes, int), np.ones(g.lanes, int), _SHIFT)
         device.require([talk.append_of(0, 1)])
         append_out, append_in, _ = _spent(device, link, [talk.append_of(0, 1) for _ in range(_MEASURED)])
         attend_out, attend_in, seconds = _spent(device, link, [attend] * _MEASURED)

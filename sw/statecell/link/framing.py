@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import zlib
 from dataclasses import dataclass
 
@@ -17,9 +18,16 @@ class FrameError(LinkError):
     """A response frame is damaged, or answers another request."""
 
 
+MOST = {field.name: (1 << (8 * field.width)) - 1 for field in frame.REQUEST_HEADER}
+"""The largest number of each field of a request's header."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One command; ``payload`` is a whole number of 16-byte blocks."""
+    """One command; ``payload`` is a whole number of 16-byte blocks.
+
+    Raises ValueError for a number that its field of the frame cannot hold.
+    """
 
     opcode: Opcode
     slot: int = 0
@@ -28,6 +36,17 @@ class Request:
     shift: int = 0
     flags: int = 0
     payload: bytes = b""
+
+    def __post_init__(self) -> None:
+        for name in ("slot", "count", "first", "shift", "flags"):
+            value, most = getattr(self, name), MOST[name]
+            try:
+                number = operator.index(value)  # numpy's integers, too
+            except TypeError:
+                number = -1
+            if not 0 <= number <= most:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from 0 to {most}")
+            object.__setattr__(self, name, number)
 
     def encode(self, sequence: int, link_bytes: int) -> bytes:
         """The frame with this sequence number for a link of ``link_bytes`` a word.
