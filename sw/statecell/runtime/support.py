@@ -65,7 +65,7 @@ def check_head_dim(wanted: int, available: int) -> None:
     if wanted != available:
         raise UnsupportedError(
             f"the model has head_dim {wanted}, the engine has head_dim {available}; "
-            f"open a device configuration with {wanted} lanes"
+            f"open a device configuration with head_dim {wanted}"
         )
 
 
