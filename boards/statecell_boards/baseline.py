@@ -54,5 +54,6 @@ def record(board: Board, build: Path) -> Path:
     """Makes the board's last build its baseline; returns the file. Raises BoardError as :func:`read_summary`."""
     summary = read_summary(board, build)
     path = FOLDER / f"{board.name}.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({name: summary[name] for name in KEPT}, indent=2) + "\n")
     return path

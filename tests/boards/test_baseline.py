@@ -35,11 +35,10 @@ def test_only_what_is_worse_than_allowed_is_named(change: dict[str, Any], words:
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A build folder with a summary of these sources, and an empty folder of baselines."""
+    """A build folder with a summary of these sources, and no baselines yet."""
     summary = BASE | {"build": f"{build_hash(board(NAME).geometry):016x}"}
     (tmp_path / "build" / NAME).mkdir(parents=True)
     (tmp_path / "build" / NAME / "summary.json").write_text(json.dumps(summary))
-    (tmp_path / "baselines").mkdir()
     monkeypatch.setattr(baseline, "FOLDER", tmp_path / "baselines")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "build" / NAME / "summary.json"
