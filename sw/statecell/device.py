@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from statecell.errors import StatecellError
 from statecell.link.errors import LinkError, SpecificationMismatch
-from statecell.link.framing import FrameError, Request, Response, decode, describe
+from statecell.link.framing import FrameError, Request, Response, decode, describe, info_of
 from statecell.link.transport import Transport
 from statecell.spec import commands, frame
-from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Counters, Flag, Info, Opcode, Status
-from statecell.spec.fingerprint import fingerprint
+from statecell.spec.commands import COUNTER_FIELDS, Counters, Flag, Info, Opcode, Status
 from statecell.spec.geometry import of_info
 
 TRANSPORTS = "statecell.transports"
@@ -242,14 +241,10 @@ class Device:
     # -- inside -------------------------------------------------------------------------------------------------------
     def _read_info(self) -> Info:
         payload = self.require([Request(opcode=Opcode.INFO)])[0].payload
-        words = np.frombuffer(payload, "<u4")
-        if len(words) < 2 or words[1] != fingerprint():
-            found = f"{int(words[1]):#010x}" if len(words) > 1 else "none"
-            raise SpecificationMismatch(
-                f"the device's specification fingerprint is {found}, this driver's is {fingerprint():#010x}; "
-                "use the driver release that the device was built from, or build the device again"
-            )
-        return Info(**{name: int(words[i]) for i, name in enumerate(INFO_FIELDS)})
+        return info_of(
+            payload, "the device's specification fingerprint is",
+            "use the driver release that the device was built from, or build the device again",
+        )
 
     def _checked(self, data: bytes, sequence: int, opcode: Opcode) -> Response:
         response = decode(data, self._transport.link_bytes)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from statecell import device as driver
 from statecell.device import ArrayFullError, Device, DeviceError, RowRangeError, SlotError, UnsupportedFormatError
 from statecell.errors import StatecellError
-from statecell.link.errors import LinkError, LinkTimeout
+from statecell.link import framing
+from statecell.link.errors import LinkError, LinkTimeout, SpecificationMismatch
 from statecell.link.framing import FrameError, Request, decode
 from statecell.model import integer
 from statecell.model.rows import pack
@@ -152,8 +153,8 @@ def test_bad_addresses(url: str) -> None:
 
 
 def test_specification_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "fingerprint", lambda: 1)
-    with pytest.raises(driver.SpecificationMismatch, match="fingerprint"):
+    monkeypatch.setattr(framing, "fingerprint", lambda: 1)
+    with pytest.raises(SpecificationMismatch, match="fingerprint"):
         Device.open("sim:tiny")
 
 

@@ -6,9 +6,10 @@ import operator
 import zlib
 from dataclasses import dataclass
 
-from statecell.link.errors import LinkError
+from statecell.link.errors import LinkError, SpecificationMismatch
 from statecell.spec import frame
-from statecell.spec.commands import STATUS_TEXT, Opcode, Status
+from statecell.spec.commands import INFO_FIELDS, STATUS_TEXT, Info, Opcode, Status
+from statecell.spec.fingerprint import fingerprint
 
 UNKNOWN_SEQUENCE = 0xFFFF
 """Sequence number in the answer to a frame whose header could not be read; requests never use it."""
@@ -105,3 +106,16 @@ def decode(data: bytes, link_bytes: int) -> Response:
 def describe(status: Status) -> str:
     """The sentence of a status code."""
     return STATUS_TEXT[status]
+
+
+def info_of(payload: bytes, found: str, remedy: str) -> Info:
+    """The fields in the payload of an INFO response.
+
+    Raises SpecificationMismatch, which begins with `found` and ends with `remedy`, if the device was made from another
+    specification than this driver.
+    """
+    words = [int.from_bytes(payload[at : at + 4], "little") for at in range(0, len(payload), 4)]
+    if len(words) != len(INFO_FIELDS) or words[1] != fingerprint():
+        theirs = f"{words[1]:#010x}" if len(words) > 1 else "none"
+        raise SpecificationMismatch(f"{found} {theirs}, this driver's is {fingerprint():#010x}; {remedy}")
+    return Info(**dict(zip(INFO_FIELDS, words, strict=True)))

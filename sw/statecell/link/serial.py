@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl
 
-import numpy as np
-
 from statecell.link import cobs
 from statecell.link.errors import (
     DeviceRestartedError,
@@ -19,12 +17,11 @@ from statecell.link.errors import (
     PortError,
     SpecificationMismatch,
 )
-from statecell.link.framing import FrameError, Request, Response
+from statecell.link.framing import FrameError, Request, Response, info_of
 from statecell.link.port import Port
 from statecell.link.window import UNREAD, Parcel, Window, restore, strip
 from statecell.spec import frame
 from statecell.spec.commands import INFO_FIELDS, Info, Opcode, Status
-from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import Geometry, of_info
 from statecell.spec.serial import (
     DELIMITER,
@@ -206,14 +203,11 @@ class SerialTransport:
         self._begin(running, frame.SEQUENCES - 1, deadline)
         request = Request(opcode=Opcode.INFO).encode(frame.SEQUENCES - 1, self.link_bytes)
         answer = self._carry([self._parcel(request, 0)], deadline)[0]
-        words = np.frombuffer(answer[frame.BLOCK : -frame.CRC_BYTES], "<u4")
-        if len(words) != len(INFO_FIELDS) or words[1] != fingerprint():
-            raise SpecificationMismatch(
-                f"the firmware on {self._port.path} is of another release: specification fingerprint "
-                f"{int(words[1]) if len(words) > 1 else 0:#010x}, this driver's is {fingerprint():#010x}; "
-                "program the board with this release's bitstream"
-            )
-        info = Info(**{name: int(words[i]) for i, name in enumerate(INFO_FIELDS)})
+        info = info_of(
+            answer[frame.BLOCK : -frame.CRC_BYTES],
+            f"the firmware on {self._port.path} is of another release: specification fingerprint",
+            "program the board with this release's bitstream",
+        )
         self._geometry = of_info(info)
         self._link = SerialLink(
             request_bytes=info.request_bytes, answer_bytes=info.answer_bytes, answers=info.answers
