@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from transformers import AutoTokenizer
 
 from statecell.cli import output
 
@@ -18,6 +19,14 @@ def test_json_is_alone_on_stdout(run: Run, model_folder: str) -> None:
     assert code == 0
     assert (report["prompt"], report["cache"], report["device"], report["tokens"]) == (PROMPT, "int4", "model:tiny", 4)
     assert "cache format int4" in error
+
+
+def test_json_holds_the_token_ids(run: Run, model_folder: str) -> None:
+    report = json.loads(run("generate", PROMPT, "-m", model_folder, "-d", "model:tiny", "--tokens", "4", "--json")[1])
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    assert report["prompt_ids"] == tokenizer(PROMPT).input_ids
+    assert len(report["ids"]) == report["tokens"] and len(report["prompt_ids"]) == report["prompt_tokens"]
+    assert tokenizer.decode(report["ids"]) == report["text"]
 
 
 @pytest.mark.parametrize(("cache", "device"), [("fp16", "host"), ("int8", "model:tiny")])

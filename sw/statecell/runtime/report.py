@@ -10,6 +10,7 @@ from typing import Any
 class GenerationReport:
     """What one call of `Session.generate` did.
 
+    `prompt_ids` and `ids` are the token ids of the prompt and of the answer, `text` is the answer decoded.
     `tokens_per_s`, cycles and bytes are of the tokens after the first, which alone are decoded one by one; None where
     there is none, or where no device counts them. `agreement` is the share of generated tokens that the float model,
     given the same text before them, ranks first; `mean_logit_difference` is the mean absolute difference of all logits
@@ -20,6 +21,8 @@ class GenerationReport:
     device: str
     cache: str
     text: str
+    prompt_ids: list[int]
+    ids: list[int]
     prompt_tokens: int
     tokens: int
     seconds: float

@@ -174,6 +174,8 @@ class Session:
             device=self.device,
             cache=self.cache_format,
             text=stream.text,
+            prompt_ids=ids,
+            ids=self.ids[before:],
             prompt_tokens=len(ids),
             tokens=len(rows),
             seconds=seconds,
