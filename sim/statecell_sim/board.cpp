@@ -24,6 +24,7 @@ constexpr uint64_t LOOK_CYCLES = 1024;     // between two looks at the terminal 
 constexpr uint64_t REST_CYCLES = 4096;     // quiet for so long: the design rests
 constexpr int REST_MS = 20;                // longest wait for a byte at rest
 constexpr uint64_t OUTAGE_BYTES = 300;     // length of an outage of the cable, in bytes
+constexpr uint64_t BIT_PARTS = 16;         // moments of a bit in which the cable may go out
 
 // What passes one direction of the wire: a byte and the bits of its ten that are turned over.
 struct Wired {
@@ -47,13 +48,16 @@ struct Board {
     uint64_t active = 0;  // last cycle in which something happened
     Counts counts{};
     double fault = 0, outage = 0;
-    uint64_t outage_left = 0;  // bytes that the cable stays out
     Random random;
     std::deque<Wired> down;    // to the design
     std::deque<uint8_t> up;    // to the terminal
     bool gone = false;
 
+    // bytes
+    uint64_t outage_left = 0;  // bytes that the cable stays out
+
     // pins
+    double out_from = 0, out_until = 0;  // cycles in which the cable is out
     int down_bit = -1;         // bit on rx, -1: the line rests
     double down_end = 0;       // cycle in which it ends
     int up_bit = -1;
@@ -70,17 +74,15 @@ struct Board {
         top->eval();
     }
 
+    bool pulled() {
+        const bool now = outage > 0 && random.chance(outage);
+        counts.outages += now;
+        return now;
+    }
+
     // One byte enters a wire; what leaves it.
     template <class Put> void carry(uint8_t byte, Put put) {
-        if (outage_left) {
-            --outage_left;
-            return;
-        }
-        if (outage > 0 && random.chance(outage)) {
-            ++counts.outages;
-            outage_left = OUTAGE_BYTES;
-            return;
-        }
+        if (swallowed()) return;
         if (!(fault > 0) || !random.chance(fault)) return put(Wired{byte, 0});
         switch (random.next() % 4) {
         case 0:
@@ -141,6 +143,15 @@ struct Board {
     }
 
 #ifdef STATECELL_BYTES
+    // The cable is out, or goes out with this byte.
+    bool swallowed() {
+        if (outage_left) {
+            --outage_left;
+            return true;
+        }
+        if (pulled()) outage_left = OUTAGE_BYTES;
+        return outage_left;
+    }
     bool resting() const { return !top->busy; }
     void drive() {
         top->i__valid = !down.empty();
@@ -159,7 +170,16 @@ struct Board {
     }
     void rest_inputs() { top->i__valid = 0; top->o__ready = 0; }
 #else
-    bool resting() const { return !top->busy && down_bit < 0 && up_bit < 0; }
+    bool swallowed() const { return false; }  // the wires go out, not the bytes
+    bool out() const { return cycle >= out_from && cycle < out_until; }
+    // A byte begins on a wire, and somewhere in it the cable may go out: both wires rest from then on.
+    void begin() {
+        if (cycle < out_until || !pulled()) return;
+        out_from = cycle + random.next() % (FRAME_BITS * BIT_PARTS) * bit / BIT_PARTS;
+        out_until = out_from + OUTAGE_BYTES * FRAME_BITS * bit;
+    }
+    // Time passes while the cable is out, also for a design that rests.
+    bool resting() const { return !top->busy && down_bit < 0 && up_bit < 0 && cycle >= out_until; }
     void drive() {
         if (down_bit >= 0 && cycle >= down_end) {
             if (++down_bit == FRAME_BITS) {
@@ -173,24 +193,27 @@ struct Board {
             // Back to back: the next byte begins where the last one ended, fraction and all.
             down_end = (cycle - down_end < 1 ? down_end : cycle) + bit;
             down_bit = 0;
+            begin();
         }
         if (down_bit >= 0) {
             const Wired& w = down.front();
             const uint16_t levels = static_cast<uint16_t>(w.byte << 1 | 1u << (FRAME_BITS - 1)) ^ w.flips;
-            top->rx = (levels >> down_bit) & 1;
+            top->rx = out() || (levels >> down_bit) & 1;
             active = cycle;
         } else {
             top->rx = 1;
         }
     }
     void look() {
+        const unsigned tx = top->tx || out();
         if (up_bit < 0) {
-            if (!top->tx) {
+            if (!tx) {
                 up_bit = 0;
                 up_sample = cycle + bit / 2;
+                begin();
             }
         } else if (cycle >= up_sample) {
-            up_shift = static_cast<uint16_t>(up_shift >> 1 | top->tx << (FRAME_BITS - 1));
+            up_shift = static_cast<uint16_t>(up_shift >> 1 | tx << (FRAME_BITS - 1));
             up_sample += bit;
             if (++up_bit == FRAME_BITS) {
                 up_bit = -1;
@@ -232,7 +255,7 @@ API void sb_reset(Board* board) {
 }
 
 // From now on each byte, in each direction, is flipped, lost, repeated or preceded by another with probability `fault`,
-// and the cable goes out for a while with probability `outage`.
+// and the cable goes out for a while with probability `outage`: on the pins in the midst of the byte, with both wires.
 API void sb_faults(Board* board, double fault, double outage, uint64_t seed) {
     board->fault = fault;
     board->outage = outage;

@@ -33,7 +33,8 @@ class Faults:
     """What goes wrong on the wire, drawn from `seed`, in each direction.
 
     With probability `rate` a byte has one of its ten bits turned over (start and stop bit among them), is lost, comes
-    twice, or another comes before it, each as often. With probability `outage` the cable is out for 300 bytes.
+    twice, or another comes before it, each as often. With probability `outage` the cable goes out with a byte, for the
+    time of 300: on the pins somewhere in the byte's ten bits, both wires at once, and back whatever the wires then say.
     """
 
     rate: float = 0.0

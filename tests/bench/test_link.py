@@ -29,28 +29,29 @@ def test_faults_on_the_pins_change_no_result(rate: float, commands: int) -> None
     assert found.damaged > 0 and found.retries > 0, "nothing was disturbed; choose another seed"
 
 
-def test_outages_of_the_cable_change_no_result() -> None:
-    url = f"board:{CONFIG}?transport=bytes&faults=0.0005&outage=0.0001&seed={SEED}"
-    found = bench_faults(url, fault_rate=5e-4, commands=300, seed=SEED)
-    assert found.wrong == 0 and found.timeouts > 0
+@pytest.mark.parametrize("wire", ["uart", "bytes"])
+def test_outages_of_the_cable_change_no_result(wire: str) -> None:
+    url = f"board:{CONFIG}?transport={wire}&faults=0.0005&outage=0.0002&seed={SEED}"
+    found = bench_faults(url, fault_rate=5e-4, outage_rate=2e-4, commands=120, seed=SEED)
+    assert found.wrong == 0 and found.timeouts > 0 and found.outage_rate == 2e-4
 
 
-def test_a_board_that_carries_out_repeats_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant of the intake in which every frame of a session has its turn."""
+@pytest.mark.parametrize("fault", ["faults=0.001", "outage=0.0005"])
+def test_a_board_that_carries_out_repeats_is_found_out(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A mutant of the intake in which every frame of a session has its turn, on disturbed pins."""
     source = Path(intake.__file__).read_text(encoding="utf-8")
     assert source.count("known & (past == 0)") == 1
     mutant: dict[str, Any] = {"__name__": "careless_intake"}
     exec(source.replace("known & (past == 0)", "known"), mutant)
     monkeypatch.setattr("statecell_hw.serial.Intake", mutant["Intake"])
     g = board_module.board_geometry(CONFIG)
-    library = build_board(emit.emit_verilog(g, flat=True, link="bytes"), pins=False)
+    library = build_board(emit.emit_verilog(g, flat=True, link="uart"), pins=True)
 
     def careless(name: str, wire: Wire, faults: Faults) -> Board:
         return Board(library, clock_hz=g.clock_hz, faults=faults)
 
     monkeypatch.setattr(board_module, "board_of", careless)
-    url = f"board:{CONFIG}?transport=bytes&faults=0.001&seed={SEED}"
-    assert bench_faults(url, fault_rate=1e-3, commands=200, seed=SEED).wrong > 0
+    assert bench_faults(f"board:{CONFIG}?{fault}&seed={SEED}", fault_rate=0, commands=120, seed=SEED).wrong > 0
 
 
 def test_the_link_is_measured() -> None:
@@ -72,6 +73,11 @@ def test_the_command_measures_and_disturbs() -> None:
     assert [(line["fault_rate"], line["commands"], line["wrong"]) for line in found["faults"]] == [
         (0.001, 60, 0), (0.002, 60, 0)
     ]  # fmt: skip
+
+
+def test_outages_are_explained() -> None:
+    result = CliRunner().invoke(app, ["bench", "link", "--device", "board:tiny", "--outage", "0.1"])
+    assert result.exit_code == 2 and "give --faults too" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("faults", ["much", "2", "-1"])

@@ -25,7 +25,7 @@ from statecell.spec.geometry import config
 from statecell.spec.serial import START_BAUD, SerialLink
 from statecell_sim import board as board_module
 from statecell_sim.benches.conversation import Conversation
-from statecell_sim.board import BoardThread, Wire, board_of
+from statecell_sim.board import NO_FAULTS, BoardThread, Faults, Wire, board_of
 from statecell_sim.errors import SimulatorError
 
 CONFIG = "tiny"
@@ -119,6 +119,32 @@ def test_a_program_that_is_killed_leaves_a_usable_board(running: BoardThread) ->
             assert keys == keys[: len(keys) // 8] * 8 and values == values[: len(values) // 8] * 8
             ninth = Request(opcode=Opcode.READ_ROWS, slot=0, first=8, count=1)
             assert device.submit([ninth])[0].status is Status.BAD_RANGE
+
+
+def test_a_cable_that_is_pulled_in_mid_frame_loses_and_doubles_nothing(running: BoardThread) -> None:
+    """Eight APPENDs one by one, the cable out again and again: rows and their number are as if it had never been."""
+    rng = np.random.default_rng(SEED)
+    k, v = (rng.integers(-9000, 9000, (8, 32)).astype(np.int16) for _ in range(2))
+
+    def disturb(faults: Faults) -> None:
+        running.pause()
+        running.board.set_faults(faults)
+        running.start()
+
+    with connect(running) as device:
+        device.reset()
+        for slot in range(2):
+            device.open_slot(slot)
+            device.map_pages(slot, [2 * slot, 2 * slot + 1])
+        device.append(0, k, v)
+        disturb(Faults(outage=0.001, seed=SEED))
+        for n in range(8):
+            assert device.append(1, k[n : n + 1], v[n : n + 1]) == n + 1
+        disturb(NO_FAULTS)
+        assert running.board.counts["outages"] > 1, "the cable was never out; choose another seed"
+        assert device.read_rows(1, 0, 8) == device.read_rows(0, 0, 8)
+        ninth = Request(opcode=Opcode.READ_ROWS, slot=1, first=8, count=1)
+        assert device.submit([ninth])[0].status is Status.BAD_RANGE
 
 
 def test_a_half_frame_does_no_harm(running: BoardThread) -> None:

@@ -69,12 +69,14 @@ class LinkBench:
 class FaultBench:
     """Random commands on a disturbed link, each answer held against the integer model.
 
-    `fault_rate`: probability of a fault for each byte. `wrong`: answers that differ in status, value or a bit of a
-    vector, and slots whose rows differ at the end; an APPEND that is lost or carried out twice is one of them.
-    `retries`: requests sent again; `damaged`, `timeouts` and `reconnects` as LinkCounts counts them.
+    `fault_rate`, `outage_rate`: probability of a fault, and of the cable's going out, for each byte. `wrong`: answers
+    that differ in status, value or a bit of a vector, and slots whose rows differ at the end; an APPEND that is lost or
+    carried out twice is one of them. `retries`: requests sent again; `damaged`, `timeouts` and `reconnects` as
+    LinkCounts counts them.
     """
 
     fault_rate: float
+    outage_rate: float
     commands: int
     wrong: int
     retries: int
@@ -115,11 +117,12 @@ def bench_faults(
     url: str,
     *,
     fault_rate: float,
+    outage_rate: float = 0.0,
     commands: int = 10_000,
     seed: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> FaultBench:
-    """Random commands on the device at `url`, whose link is disturbed as its address says; `fault_rate` is reported.
+    """Random commands on the device at `url`, whose link is disturbed as its address says; the two rates are reported.
 
     Raises BenchError where the link counts no bytes, and the device's errors: LinkTimeout where faults win.
     """
@@ -133,9 +136,9 @@ def bench_faults(
         wrong = talk.wrong + talk.wrong_slots()
         spent = {name: value - before[name] for name, value in link.counts.as_dict().items()}
         return FaultBench(
-            fault_rate=fault_rate, commands=done, wrong=wrong, retries=spent["repeats"], damaged=spent["damaged"],
-            timeouts=spent["timeouts"], reconnects=spent["reconnects"], baud=link.baud,
-            seconds=time.monotonic() - start,
+            fault_rate=fault_rate, outage_rate=outage_rate, commands=done, wrong=wrong,
+            retries=spent["repeats"], damaged=spent["damaged"], timeouts=spent["timeouts"],
+            reconnects=spent["reconnects"], baud=link.baud, seconds=time.monotonic() - start,
         )
 
 

@@ -79,6 +79,9 @@ def link(
     faults: Annotated[
         str | None, typer.Option("--faults", help="Fault rates per byte, several with commas; board: only.")
     ] = None,
+    outage: Annotated[
+        float, typer.Option("--outage", help="With --faults: probability, for each byte, that the cable goes out.")
+    ] = 0.0,
     commands: Annotated[int, typer.Option("--commands", "-n", min=1, help="Commands at each fault rate.")] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of commands and faults.")] = 1,
     as_json: JsonOption = False,
@@ -91,16 +94,19 @@ def link(
     from statecell.bench.link import bench_faults, bench_link
 
     rates = _rates(faults)
+    if outage and not rates:
+        raise typer.BadParameter("give --faults too, 0 for outages alone", param_hint="--outage")
     if rates and not device.startswith("board:"):
         raise BenchError("Only a simulated board disturbs its wire: give --device board:CONFIG with --faults.")
     measured = bench_link(device, kv_heads=kv_heads, seed=seed).as_dict()
     disturbed = []
     for rate in rates:
         with Counting(f"faults {rate:g}, commands") as step:
-            url = f"{device}{'&' if '?' in device else '?'}faults={rate!r}&seed={seed}"
-            disturbed.append(
-                bench_faults(url, fault_rate=rate, commands=commands, seed=seed, progress=step).as_dict()
+            url = f"{device}{'&' if '?' in device else '?'}faults={rate!r}&outage={outage!r}&seed={seed}"
+            found = bench_faults(
+                url, fault_rate=rate, outage_rate=outage, commands=commands, seed=seed, progress=step
             )
+            disturbed.append(found.as_dict())
     if as_json:
         print_json({**measured, "faults": disturbed})
         return
