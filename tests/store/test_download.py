@@ -52,5 +52,5 @@ def test_a_client_runs_in_the_folder(tmp_path: Path) -> None:
 
 def test_no_apt_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DownloadError, match="this system has no apt-get"):
-        download.apt_download("p", "1", "p_1.deb", 1, "0" * 64, tmp_path)
+    with pytest.raises(DownloadError, match="package p 1, and this system has no apt-get: do without."):
+        download.apt_download("p", "1", "p_1.deb", 1, "0" * 64, tmp_path, instead="do without")

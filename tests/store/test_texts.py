@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,23 +7,8 @@ import pytest
 from statecell.store import texts
 from statecell.store.errors import CorruptDownloadError, StoreError, UnknownNameError
 from statecell.store.paths import texts_folder
-
-
-def _ar(members: dict[str, bytes]) -> bytes:
-    out = b"!<arch>\n"
-    for name, data in members.items():
-        out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode() + data + b"\n" * (len(data) % 2)
-    return out
-
-
-def _tar(members: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:xz") as archive:
-        for name, data in members.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
-    return buffer.getvalue()
+from statecell.store.rdata import RDataError
+from tests.store.packages import ar, tar
 
 
 @pytest.fixture
@@ -34,28 +17,23 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_odd_members_do_not_shift_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_novels_of_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = texts._DATA_FOLDER
-    data = _tar({folder + "Rdata.rdx": b"index", folder + "Rdata.rdb": b"data"})
+    data = tar({folder + "Rdata.rdx": b"index", folder + "Rdata.rdb": b"data"})
     monkeypatch.setattr(
         texts, "read_lazy_data", lambda index, data: {name: [index.decode(), data.decode()] for name in texts.TEXTS}
     )
-    package = _ar({"debian-binary": b"2.0", "data.tar.xz": data})
-    assert texts.novels(package) == dict.fromkeys(texts.TEXTS, "index\ndata\n")
+    assert texts.novels(ar({"data.tar.xz": data})) == dict.fromkeys(texts.TEXTS, "index\ndata\n")
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        b"not an archive",
-        _ar({"debian-binary": b"2.0\n"}),
-        _ar({"data.tar.xz": b"not tar"}),
-        _ar({"data.tar.xz": _tar({})}),
-    ],
-)
-def test_a_package_that_is_none_is_refused(package: bytes) -> None:
+def test_data_that_cannot_be_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: bytes) -> dict[str, list[str]]:
+        raise RDataError("no list")
+
+    monkeypatch.setattr(texts, "read_lazy_data", unreadable)
+    data = tar({texts._DATA_FOLDER + name: b"nothing" for name in ("Rdata.rdx", "Rdata.rdb")})
     with pytest.raises(CorruptDownloadError, match="fetch it again"):
-        texts.novels(package)
+        texts.novels(ar({"data.tar.xz": data}))
 
 
 def test_unknown_names_are_refused_with_the_known_ones(cache: Path) -> None:
@@ -73,7 +51,7 @@ def test_a_users_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_fetched_text_is_not_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Path:
+    def refuse(*_: object, **__: object) -> Path:
         raise AssertionError("downloaded twice")
 
     monkeypatch.setattr(texts, "apt_download", refuse)
@@ -85,7 +63,7 @@ def test_a_fetched_text_is_not_fetched_again(cache: Path, monkeypatch: pytest.Mo
 
 
 def test_a_failed_fetch_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> Path:
+    def broken(*args: object, **_: object) -> Path:
         path = Path(str(args[-1])) / "package.deb"
         path.write_bytes(b"not an archive")
         return path

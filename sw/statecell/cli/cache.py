@@ -11,8 +11,8 @@ from statecell.cli.output import JsonOption, megabytes, out, print_json, print_r
 from statecell.store.errors import StoreError
 from statecell.store.paths import CACHE_VARIABLE, cache_root, folder_bytes
 
-app = typer.Typer(no_args_is_help=True, help="The user cache: models, texts, calibrations and built simulators.")
-PARTS = ("models", "texts", "calibrations", "simulator")
+app = typer.Typer(no_args_is_help=True, help="The user cache: models, texts, cell libraries, calibrations, simulators.")
+PARTS = ("models", "texts", "libraries", "calibrations", "simulator")
 
 
 def _parts() -> list[tuple[str, int]]:
@@ -41,7 +41,7 @@ def clear(
     part: Annotated[str | None, typer.Argument(help=f"Only this part: {', '.join(PARTS)}. Default: all.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove fetched models, texts, your calibrations and built simulators; all but calibrations come back when needed.
+    """Remove what was fetched, built and calibrated; all but your calibrations comes back when needed.
 
     Example: statecell cache clear simulator
     """

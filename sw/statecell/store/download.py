@@ -35,16 +35,18 @@ def pip_download(requirement: str, filename: str, size: int, sha256: str, folder
     return checked(folder / filename, sha256)
 
 
-def apt_download(package: str, version: str, filename: str, size: int, sha256: str, folder: Path) -> Path:
+def apt_download(
+    package: str, version: str, filename: str, size: int, sha256: str, folder: Path, *, instead: str
+) -> Path:
     """Put Debian's `package` at `version` into `folder` as `filename` and return its path.
 
     Where the system has no package lists yet, lists are fetched into a folder of our own first: neither root nor a
-    change of the system is needed. Raises as `pip_download`, and DownloadError where there is no apt-get.
+    change of the system is needed. Raises as `pip_download`, and DownloadError, which says what to do `instead`, where
+    there is no apt-get.
     """
     if shutil.which("apt-get") is None:
         raise DownloadError(
-            f"The text comes from the Debian package {package} {version}, and this system has no apt-get: "
-            f"unpack {filename} elsewhere and give the path of a text file instead."
+            f"This needs the Debian package {package} {version}, and this system has no apt-get: {instead}."
         )
     wanted = f"{package}={version}"
     subject = f"Debian package {wanted}"

@@ -35,6 +35,11 @@ def texts_folder() -> Path:
     return cache_root() / "texts"
 
 
+def libraries_folder() -> Path:
+    """Standard-cell libraries and the programs that read them, one folder per package."""
+    return cache_root() / "libraries"
+
+
 def calibrations_folder() -> Path:
     """Calibrations that the user has made, one file per model fingerprint."""
     return cache_root() / "calibrations"

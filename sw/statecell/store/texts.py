@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from statecell.store.deb import deb_files
 from statecell.store.download import apt_download
 from statecell.store.errors import CorruptDownloadError, StoreError, UnknownNameError
 from statecell.store.paths import texts_folder, whole_folder
@@ -59,7 +58,9 @@ def fetch_text(name: str) -> Path:
     path = text_path(name)
     if not path.is_file():
         with whole_folder(path.parent) as folder:
-            package = apt_download(PACKAGE, VERSION, _DEB, _DEB_BYTES, _DEB_SHA256, folder)
+            package = apt_download(
+                PACKAGE, VERSION, _DEB, _DEB_BYTES, _DEB_SHA256, folder, instead="give the path of a text file"
+            )
             for title, text in novels(package.read_bytes()).items():
                 (folder / f"{title}.txt").write_text(text, encoding="utf-8", newline="\n")
             package.unlink()
@@ -89,33 +90,11 @@ def novels(package: bytes) -> dict[str, str]:
 
     Raises CorruptDownloadError if the bytes are not such a package.
     """
+    index, data = deb_files(package, [_DATA_FOLDER + file for file in ("Rdata.rdx", "Rdata.rdb")])
     try:
-        with tarfile.open(fileobj=io.BytesIO(_ar_member(package, "data.tar.xz"))) as archive:
-            index, data = (_member(archive, _DATA_FOLDER + file) for file in ("Rdata.rdx", "Rdata.rdb"))
         lines = read_lazy_data(index, data)
-    except (tarfile.TarError, KeyError, EOFError, RDataError) as error:
+    except RDataError as error:
         raise CorruptDownloadError(
             f"The file {_DEB} does not hold the texts that it should ({error}): fetch it again."
         ) from error
     return {name: "".join(line + "\n" for line in lines[name]) for name in TEXTS}
-
-
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    if file is None:
-        raise KeyError(f"{name} is not a file")
-    return file.read()
-
-
-def _ar_member(archive: bytes, name: str) -> bytes:
-    """One member of a Unix `ar` archive: 8 magic bytes, then 60-byte headers, contents padded to even length."""
-    at = 8
-    if archive[:at] != b"!<arch>\n":
-        raise KeyError("it is not an ar archive")
-    while at + 60 <= len(archive):
-        header = archive[at : at + 60]
-        size = int(header[48:58])
-        if header[:16].decode("ascii", "replace").strip().rstrip("/") == name:
-            return archive[at + 60 : at + 60 + size]
-        at += 60 + size + size % 2
-    raise KeyError(f"it has no member {name}")
