@@ -102,6 +102,8 @@ def verilog(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")] = False,
 ) -> None:
     """Write the Verilog of a configuration and its parameters."""
+    if folder.exists() and not folder.is_dir():
+        raise EmitError(f"{folder} is a file: give --output a folder, which is made if it is missing.")
     files = {f"{TOP}.v": emit_verilog(name), "parameters.json": json.dumps(parameters(name), indent=2) + "\n"}
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():

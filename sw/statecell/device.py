@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statecell.errors import StatecellError
+from statecell.link.address import TRANSPORTS
 from statecell.link.errors import LinkError, SpecificationMismatch
 from statecell.link.framing import FrameError, Request, Response, decode, describe, info_of
 from statecell.link.transport import Transport
 from statecell.spec import commands, frame
 from statecell.spec.commands import COUNTER_FIELDS, Counters, Flag, Info, Opcode, Status
 from statecell.spec.geometry import of_info
-
-TRANSPORTS = "statecell.transports"
-"""Entry-point group of transports: the scheme of a URL names the function (rest of URL, timeout) -> Transport."""
 
 _BATCH_BYTES = 1 << 18
 """Request bytes given to the transport at once, so that a time-out bounds a fraction of a second of work."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -38,6 +39,15 @@ def test_every_help_has_an_example(run: Run, command: str) -> None:
     assert f"Example: statecell {command}" in out
 
 
+def test_a_wrong_address_is_refused_before_torch_is_loaded() -> None:
+    code = (
+        "import sys; from statecell.cli import app; sys.argv = ['statecell', 'generate', 'a', '-d', 'tape:']\n"
+        "try: app.main()\nexcept SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "2 False\n" and "'tape:' is not the address of a device" in done.stderr
+
+
 def test_version(run: Run) -> None:
     assert run("--version")[:2] == (0, "statecell 0.1.0\n")
 
@@ -62,6 +72,7 @@ def test_an_error_is_one_sentence_without_a_traceback(run: Run) -> None:
         ("bench attention --rows 1,,2", "'1,,2' is not a list of whole numbers such as 64,256; see `statecell bench"),
         ("bench attention --rows 0", "'0' is not a list of whole numbers"),
         ("modles list", "No such command 'modles'. Did you mean 'models'?; see `statecell --help`."),
+        ("generate a --cache int3", "Invalid value for '--cache' / '-c': 'int3' is not one of 'fp16', 'int8'"),
         ("info -d tape:", "'tape:' is not the address of a device: give one that begins with one of board:, model:"),
         ("generate a -d sim", "'sim' is not the address of a device: give one that begins with one of board:, model:"),
     ],

@@ -61,3 +61,11 @@ def test_the_command_writes_both_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert (folder / "statecell.v").read_text() == "// tiny\n"
     assert json.loads((folder / "parameters.json").read_text()) == emit.parameters("tiny")
     assert json.loads(result.stdout)["files"] == [str(folder / "statecell.v"), str(folder / "parameters.json")]
+
+
+def test_a_file_in_place_of_the_folder_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "emit_verilog", lambda _: pytest.fail("emitted in vain"))
+    (tmp_path / "file").write_text("mine")
+    result = CliRunner().invoke(emit.app, ["--config", "tiny", "-o", str(tmp_path / "file")])
+    assert isinstance(result.exception, emit.EmitError) and "is a file: give --output a folder" in str(result.exception)
+    assert (tmp_path / "file").read_text() == "mine"

@@ -32,10 +32,14 @@ from transformers.masking_utils import (
     sliding_window_overlay,
 )
 
+from statecell.link.errors import LinkError
 from statecell.runtime.attention import Attachment, attach, attachment_of, detach
 from statecell.runtime.cache import SlotCache
+from statecell.runtime.engine import Append, Attend
 from statecell.runtime.errors import CacheStateError, CalibrationError, NotFiniteError, UnsupportedError
 from statecell.runtime.masking import slot_mask, window_of
+from statecell.runtime.model_engine import ModelEngine
+from statecell.spec.geometry import config
 from tests.runtime.exact_engine import ExactEngine
 from tests.runtime.small_models import HEAD_DIM, prompt, small_model
 
@@ -49,6 +53,29 @@ _TINY: dict[str, Any] = {
     "head_dim": HEAD_DIM,
     "pad_token_id": 0,
 }
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a model of transformers was expected and NoneType given; load one"):
+        attach(None, ExactEngine(HEAD_DIM))  # type: ignore[arg-type]
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = ModelEngine(config("tiny"))
+    (slot,) = engine.open_slots(1)
+    engine.close()
+    vectors = np.ones((1, 32), np.int16)
+    ends = np.ones(1, np.int64)
+    for call in (
+        lambda: engine.open_slots(1),
+        lambda: engine.length(slot),
+        lambda: engine.truncate(slot, 0),
+        lambda: engine.free_slots([slot]),
+        lambda: engine.run([Append(slot=slot, k=vectors, v=vectors)]),
+        lambda: engine.run([Attend(slot=slot, q=vectors, start=0 * ends, end=ends, shift=20)]),
+    ):
+        with pytest.raises(LinkError, match="The engine is closed: open a new one."):
+            call()
+
+
 REFUSED_MODELS: dict[str, tuple[Any, str]] = {
     "gemma2": (lambda: Gemma2Config(**_TINY), "softcapping"),
     "gpt-oss": (lambda: GptOssConfig(**_TINY, num_local_experts=2), "sinks"),

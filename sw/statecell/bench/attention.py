@@ -10,8 +10,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from statecell.device import TRANSPORTS, Device, append_request, attend_request, map_request
+from statecell.device import Device, append_request, attend_request, map_request
 from statecell.errors import StatecellError
+from statecell.link.address import TRANSPORTS
 from statecell.link.framing import Request
 from statecell.link.transport import Transport
 from statecell.spec.commands import Opcode

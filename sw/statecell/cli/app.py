@@ -100,7 +100,7 @@ def main() -> None:
 
 def _usage(error: typer.TyperException) -> str:
     """The sentence for a wrong option or argument; nothing where the help has been printed instead."""
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")  # pydantic's word
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "statecell"
     return message and f"{message}; see `{command} --help`."

@@ -12,6 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from statecell.link.address import check_address
+
+
+def _device(url: str) -> str:
+    """The address of a device, refused before anything large is loaded."""
+    check_address(url)
+    return url
+
 
 class CacheFormat(StrEnum):
     """How keys and values are stored."""
@@ -30,6 +38,7 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         "-d",
+        callback=_device,
         help="sim: or sim:CONFIG for the simulated device, serial:///dev/ttyUSB0 for a board, board:CONFIG for a "
         "simulated board with its serial link, model: for the bit-exact integer model in PyTorch.",
     ),

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from statecell.evaluate.perplexity import check_context, text_ids, windows_of
+from statecell.link.address import check_address
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended, Engine
-from statecell.runtime.engines import check_address, open_engine
+from statecell.runtime.engines import open_engine
 from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.commands import Counters

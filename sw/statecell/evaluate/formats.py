@@ -10,8 +10,9 @@ from typing import Any
 from transformers import DynamicCache
 
 from statecell.evaluate.naive import NaiveCache, naive_bits
+from statecell.link.address import check_address
 from statecell.runtime.attention import attach, detach
-from statecell.runtime.engines import check_address, open_engine
+from statecell.runtime.engines import open_engine
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.half import HalfCache
 from statecell.runtime.support import model_geometry

@@ -187,6 +187,11 @@ def attach(
     differs, the format is unknown, or the model is attached already; CalibrationError where the calibration is for
     another shape. The model is then unchanged.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedError(
+            f"a model of transformers was expected and {type(model).__name__} given; load one with "
+            "AutoModelForCausalLM.from_pretrained, or pass the `model` of statecell's load_model"
+        )
     if cache_format not in CACHE_FORMATS:
         raise UnsupportedError(
             f"cache format {cache_format!r} is not known to the engine; use one of {', '.join(CACHE_FORMATS)}, or "

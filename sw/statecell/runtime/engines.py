@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
-from statecell.device import TRANSPORTS, Device
-from statecell.link.errors import LinkError
+from statecell.device import Device
+from statecell.link.address import MODEL_SCHEME, check_address
 from statecell.runtime.device_engine import DeviceEngine
 from statecell.runtime.engine import Engine
 from statecell.runtime.errors import UnsupportedError
@@ -15,7 +14,6 @@ from statecell.runtime.model_engine import ModelEngine
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import CONFIGS, Geometry, config
 
-MODEL_SCHEME = "model"
 # Which configuration an address without a name means, by the head_dim of the model that it is opened for.
 DEFAULTS = {32: "glassllm", 64: "smollm2", 128: "wide128"}
 
@@ -27,15 +25,6 @@ class OpenedEngine:
     engine: Engine
     geometry: Geometry
     address: str
-
-
-def check_address(url: str) -> None:
-    """Raise LinkError, naming the known schemes, where `url` begins with none of them."""
-    scheme, colon, _ = url.partition(":")
-    known = {MODEL_SCHEME, *(point.name for point in entry_points(group=TRANSPORTS))}
-    if not colon or scheme not in known:
-        names = ", ".join(f"{name}:" for name in sorted(known))
-        raise LinkError(f"{url!r} is not the address of a device: give one that begins with one of {names}.")
 
 
 def default_config(head_dim: int) -> str:

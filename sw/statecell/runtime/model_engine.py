@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from statecell.link.errors import LinkError
 from statecell.model import integer
 from statecell.model.rows import Rows
 from statecell.runtime.engine import Append, Attend, Attended
@@ -39,6 +40,7 @@ class ModelEngine:
         self._zero_point = zero_point
         self._slots: dict[int, _Slot] = {}
         self._next = 0
+        self._closed = False
         self._counters = Counters(**dict.fromkeys(COUNTER_FIELDS, 0))
 
     @property
@@ -52,7 +54,8 @@ class ModelEngine:
         return self._geometry.lanes
 
     def open_slots(self, count: int) -> list[int]:
-        """Open empty slots."""
+        """Open empty slots. Raises LinkError if the engine is closed, as every call below does."""
+        self._check_open()
         slots = list(range(self._next, self._next + count))
         self._next += count
         self._slots.update({s: _Slot() for s in slots})
@@ -61,15 +64,16 @@ class ModelEngine:
     def free_slots(self, slots: Sequence[int]) -> None:
         """Drop slots."""
         for s in slots:
+            self._slot(s)
             del self._slots[s]
 
     def length(self, slot: int) -> int:
         """Tokens stored in a slot."""
-        return len(self._slots[slot].tokens)
+        return len(self._slot(slot).tokens)
 
     def truncate(self, slot: int, tokens: int) -> None:
         """Keep the first ``tokens`` tokens."""
-        state = self._slots[slot]
+        state = self._slot(slot)
         state.tokens.truncate(tokens)
         kept = slice(0, state.tokens.rows)
         if state.keys is not None and state.values is not None:
@@ -95,22 +99,23 @@ class ModelEngine:
 
     def rows(self, slot: int) -> tuple[Rows, Rows]:
         """Key rows and value rows stored in a slot. Raises ValueError for a slot without rows."""
-        state = self._slots[slot]
+        state = self._slot(slot)
         if state.keys is None or state.values is None:
             raise ValueError(f"slot {slot} holds no rows; append first")
         return state.keys, state.values
 
     def bounds(self, item: Attend) -> tuple[torch.Tensor, torch.Tensor]:
         """Start and end rows of an Attend's queries, int64 [L]."""
-        tokens = self._slots[item.slot].tokens
+        tokens = self._slot(item.slot).tokens
         return torch.from_numpy(tokens.row(item.start)), torch.from_numpy(tokens.row(item.end))
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drop everything; afterwards every call that needs a slot is refused."""
         self._slots.clear()
+        self._closed = True
 
     def _append(self, item: Append) -> None:
-        state = self._slots[item.slot]
+        state = self._slot(item.slot)
         state.tokens.append(len(item.k), wide=item.wide)
         zero_point = self._zero_point and not item.wide
         new = [integer.store(torch.from_numpy(x).long(), self._geometry, wide=item.wide, zero_point=zero_point)
@@ -140,3 +145,11 @@ class ModelEngine:
                                  passes=c.passes + -(-len(item.q) // self.lanes))
         return Attended(out=torch.cat(vectors).numpy().astype(np.int16),
                         exponent=torch.cat(block).numpy() + formats.output_exponent(0, self.head_dim))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LinkError("The engine is closed: open a new one.")
+
+    def _slot(self, slot: int) -> _Slot:
+        self._check_open()
+        return self._slots[slot]

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from statecell.link.address import check_address
 from statecell.runtime.attention import Attachment, attach, detach
 from statecell.runtime.cache import SlotCache
-from statecell.runtime.engines import OpenedEngine, check_address, open_engine
+from statecell.runtime.engines import OpenedEngine, open_engine
 from statecell.runtime.errors import NotFiniteError, UnsupportedError
 from statecell.runtime.half import HalfCache
 from statecell.runtime.report import GenerationReport

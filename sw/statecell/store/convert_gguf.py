@@ -31,8 +31,8 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             loaded = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     except (OSError, ValueError, LookupError, struct.error, NotImplementedError) as error:
         raise StoreError(
-            f"The GGUF file {path} cannot be opened ({str(error).splitlines()[0]}): give a file of an architecture "
-            "that transformers reads, or a Hugging Face folder."
+            f"The GGUF file {path} cannot be opened ({_reason(error)}): give a file of an architecture that "
+            "transformers reads, or a Hugging Face folder."
         ) from error
     # The loaded configuration still says that the weights are quantised, which makes save_pretrained refuse.
     fields = loaded.config.to_dict()
@@ -44,6 +44,12 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if unexpected or any(name != "lm_head.weight" for name in missing):
         raise StoreError(f"The GGUF file {path} lacks weights of its architecture ({', '.join(missing)[:200]}).")
     return model.eval(), tokenizer
+
+
+def _reason(error: Exception) -> str:
+    """What transformers says of an architecture, or that the file is damaged: other errors are those of its parser."""
+    said = (str(error).splitlines() or [""])[0]
+    return said if "architecture" in said else "it is damaged or incomplete"
 
 
 def convert_gguf(files: Sequence[Path], target: Path) -> None:
