@@ -11,16 +11,17 @@ WAVES ?= 0
 JOBS ?= 2
 PYTEST_ARGS ?=
 BOARD ?= ulx3s_85f
+FAMILY ?= ecp5
 BOARDS ?= ulx3s_85f ecpix5_85f orangecrab_85f versa_ecp5_5g
 DOCS := docs/protocol.md docs/numerics.md
 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program asic report doctor clean distclean
+.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program asic postsynthesis report doctor clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it; does nothing the second time
 
@@ -72,6 +73,9 @@ program: $(STAMP) ## load the bitstream of BOARD into the board on USB
 
 asic: $(STAMP) ## estimate area and clock of the tile of CONFIG in standard cells
 	$(BIN)/statecell asic --config $(CONFIG)
+
+postsynthesis: $(STAMP) ## simulate the netlist of tiny for FAMILY on the cell models of Yosys, against the model
+	$(BIN)/statecell postsynthesis --family $(FAMILY)
 
 report: $(STAMP) ## measure and draw the plots into docs/figures
 	$(BIN)/statecell report -o docs/figures

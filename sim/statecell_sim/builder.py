@@ -22,18 +22,21 @@ FLAGS = (
 ).split()
 
 
-def build_library(verilog: str, link_bytes: int, *, trace: bool = False, progress: bool = True) -> Path:
+def build_library(
+    verilog: str, link_bytes: int, *, trace: bool = False, optimise: str = "-O3", progress: bool = True
+) -> Path:
     """The shared library of a design, compiled unless the cache has it.
 
     `verilog` holds the module `statecell` with ports clk, rst and the streams i and o, whose payload is `link_bytes`
     data bytes (1 to 64) in the low bits and the flag `last` above them. With `trace` the library can write FST
-    waveforms; it is slower and is cached beside the other. `progress` shows the build on the standard error.
+    waveforms; it is slower and is cached beside the other. `optimise` is the compiler's option for the code of a cycle.
+    `progress` shows the build on the standard error.
 
     Raises ToolMissingError where a compiler is missing and SimulatorError where compiling fails.
     """
     if not 1 <= link_bytes <= 64:
         raise ValueError(f"link_bytes is {link_bytes}; it must be 1 to 64.")
-    return _build(verilog, HARNESS, f"-DSTATECELL_LINK_BYTES={link_bytes}", trace, progress)
+    return _build(verilog, HARNESS, f"-DSTATECELL_LINK_BYTES={link_bytes}", trace, progress, optimise)
 
 
 def build_board(verilog: str, *, pins: bool, progress: bool = True) -> Path:
@@ -44,12 +47,14 @@ def build_board(verilog: str, *, pins: bool, progress: bool = True) -> Path:
     return _build(verilog, BOARD_HARNESS, "" if pins else "-DSTATECELL_BYTES", False, progress)
 
 
-def _build(verilog: str, harness: Path, define: str, trace: bool, progress: bool) -> Path:
+def _build(
+    verilog: str, harness: Path, define: str, trace: bool, progress: bool, optimise: str = "-O3"
+) -> Path:
     flags = [*FLAGS, "-CFLAGS", f"{COMPILE} {define}".strip(), "-LDFLAGS", "-shared -pthread -Wl,-Bsymbolic"]
-    key = cache_key("library", verilog, harness.read_text(), SHARED.read_text(), str(trace), *flags)
+    key = cache_key("library", verilog, harness.read_text(), SHARED.read_text(), str(trace), optimise, *flags)
 
     def build(folder: Path) -> None:
-        env = environment()
+        env = environment(optimise=optimise)
         objects = folder / "obj"
         objects.mkdir()
         # Short relative names: make does not survive a space in a path.
