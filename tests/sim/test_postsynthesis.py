@@ -21,7 +21,7 @@ from statecell_sim.runner import BenchFailure, run_bench
 from statecell_sim.simulator import library_of
 
 CASE = "packed_vectors_equal_the_model/idle=0.0/back_pressure=0.0"
-MUTANTS = {"ecp5": 0, "ice40": 0}
+MUTANTS = {"ecp5": 0, "ice40": 1}
 """Seeds of a bit that the bench reaches."""
 
 
