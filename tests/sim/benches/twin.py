@@ -82,6 +82,7 @@ TWINS = [
     Twin("small.alu", "every_operation_on_corners_and_random_words", {}),
     Twin("small.rowstore", "words_and_nibbles_at_the_address", {"count": 400}),
     Twin("small.machine", "random_programs_do_what_the_instructions_say", {"seed": 1}),
+    Twin("small.cell", "a_conversation_equals_the_golden_device", {"pause": 0.3}),
     Twin("attention.accumulate", "sums_of_passes_and_their_capture", {"name": "tiny2", "multiplier": "gated"}),
     Twin("attention.normalise", "words_of_all_lanes", {"name": "tiny2", "stall": 0.5}),
     Twin("attention.score", "scores_of_passes_close_behind_each_other", {"name": "tiny", "lead": 3}),
