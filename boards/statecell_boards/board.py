@@ -40,7 +40,8 @@ class Board:
     seeds: seeds of place and route to try, the best first.
     serial: buffers of the serial link.
     multiplier: form of the array's multipliers.
-    programmer: board name of openFPGALoader; interface: how the UART reaches the host.
+    programmer: board name of openFPGALoader; load: its options beside board and file; interface: how the UART reaches
+      the host.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Board:
     resources: tuple[Any, ...] = ()
     pnr: tuple[str, ...] = ()
     pack: tuple[str, ...] = ()
+    load: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
     serial: SerialLink = field(default_factory=SerialLink)
     multiplier: Multiplier = "gated"

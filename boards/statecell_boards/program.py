@@ -17,14 +17,14 @@ ABSENT = ("unable to open", "not found", "no cable", "can't open", "no device", 
 
 
 def program(board: Board, bitstream: Path) -> None:
-    """Loads ``bitstream`` into the board's FPGA; it is lost when the board loses power.
+    """Loads ``bitstream`` into the board's FPGA, where it is lost with the power, or as the board's `load` says.
 
     Raises BoardError if there is no such file, the loader does not run, or no such board answers.
     """
     if not bitstream.is_file():
         raise BoardError(f"There is no bitstream {bitstream}: make it with `make bitstream BOARD={board.name}`, "
                          "or name another with --file.")
-    command = [tool(LOADER), "--board", board.programmer, str(bitstream)]
+    command = [tool(LOADER), "--board", board.programmer, *board.load, str(bitstream)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

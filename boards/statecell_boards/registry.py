@@ -7,7 +7,10 @@ from importlib import import_module
 from statecell_boards.board import Board
 from statecell_boards.errors import BoardError
 
-BOARDS = ("ulx3s_85f", "ecpix5_85f", "orangecrab_85f", "versa_ecp5_5g", "tang_nano_20k", "arty_a7_100", "kcu105")
+BOARDS = (
+    "ulx3s_85f", "ecpix5_85f", "orangecrab_85f", "versa_ecp5_5g", "icebreaker", "tang_nano_20k", "arty_a7_100",
+    "kcu105",
+)  # fmt: skip
 """Names of the boards; each is a module of this package."""
 
 

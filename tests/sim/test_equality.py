@@ -9,8 +9,9 @@ import torch
 from statecell.link.framing import Request, decode
 from statecell.model.rows import pack
 from statecell.spec import formats, frame
-from statecell.spec.commands import Opcode, Status
+from statecell.spec.commands import Flag, Opcode, Status
 from statecell.spec.geometry import config
+from statecell_hw.small.program import row_cycles, vector_cycles
 from statecell_sim.golden import Answer, GoldenDevice
 from statecell_sim.simulator import NO_PAUSES, Pauses, Simulator, library_of
 from tests.sim.commands import Traffic, damaged
@@ -73,11 +74,18 @@ def test_other_shapes(name: str) -> None:
     assert run_traffic(name, PAUSES["both"], seed=8, requests=480, batch=8) > 100
 
 
+@pytest.mark.parametrize("pauses", ["flowing", "both"])
+def test_the_small_device(pauses: str) -> None:
+    assert run_traffic("icebreaker", PAUSES[pauses], seed=9, requests=1600, batch=16) > 250
+
+
+@pytest.mark.parametrize("name", ["tiny", "icebreaker"])
 @pytest.mark.parametrize("constant", ["LOOKAHEAD", "CANDIDATES"])
-def test_a_mutant_model_is_caught(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_model_is_caught(constant: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library_of(name)  # with the true constants
     monkeypatch.setattr(formats, constant, 1)
     with pytest.raises(AssertionError, match="request"):
-        run_traffic("tiny", PAUSES["flowing"], seed=7, requests=640, batch=16)
+        run_traffic(name, PAUSES["flowing"], seed=7, requests=1600, batch=16)
 
 
 def test_long_passes() -> None:
@@ -111,6 +119,73 @@ def test_long_passes() -> None:
                               payload=frame.pad(bounds.tobytes()) + q.tobytes()))
     exchange(passes)
     assert golden.passes == len(passes) and golden.products >= 100_000
+    simulator.close()
+
+
+def test_the_small_device_holds_a_whole_context() -> None:
+    """128 tokens in each slot, the first in two planes, as 4 layers of 2 KV heads need; and a slot to its end."""
+    g = config("icebreaker")
+    golden, simulator = GoldenDevice(g), Simulator(library_of(g.name))
+    rng = np.random.default_rng(13)
+    pages = rng.permutation(g.pages).reshape(g.slots, -1).astype("<u2")
+    requests = []
+
+    def append(slot: int, count: int, flags: int = 0) -> None:
+        tokens = rng.normal(0, 4000, (count, 2, g.head_dim)).clip(-32767, 32767).astype("<i2")
+        requests.append(Request(opcode=Opcode.APPEND, slot=slot, count=count, flags=flags, payload=tokens.tobytes()))
+
+    def attend(slot: int, bounds: list[list[int]]) -> None:
+        q = rng.normal(0, 6000, (len(bounds), g.head_dim)).clip(-32767, 32767).astype("<i2")
+        ranges = frame.pad(np.array(bounds, "<u2").tobytes())
+        requests.append(Request(opcode=Opcode.ATTEND, slot=slot, count=len(bounds), shift=int(rng.integers(22, 28)),
+                                payload=ranges + q.tobytes()))
+
+    for slot in range(g.slots):
+        requests.append(Request(opcode=Opcode.OPEN, slot=slot))
+        requests.append(Request(opcode=Opcode.MAP, slot=slot, count=g.pages_per_slot, payload=pages[slot].tobytes()))
+        append(slot, 1, Flag.WIDE)
+        append(slot, 127)
+        attend(slot, [[0, 129], [0, 128]])
+    append(0, g.slot_rows - 129)
+    append(0, 1)  # no room
+    attend(0, [[0, g.slot_rows], [0, 2]])
+    attend(0, [[g.slot_rows - 1, g.slot_rows]])
+    for number, request in enumerate(requests):
+        (back,) = simulator.exchange([request.encode(number, g.link_bytes)], max_cycles=MAX_CYCLES).frames
+        answer, response = golden.answer(request), decode(back, g.link_bytes)
+        assert (response.status, response.value, response.payload) == (answer.status, answer.value, answer.payload)
+    assert golden.passes == g.slots + 2
+    simulator.close()
+
+
+def test_the_small_device_takes_the_stated_cycles() -> None:
+    """A row and query of a pass, and a vector of an APPEND, in rows that do not raise the maximum."""
+    g = config("icebreaker")
+    simulator = Simulator(library_of(g.name))
+    token = np.random.default_rng(14).normal(0, 4000, (1, 2, g.head_dim)).astype("<i2")
+
+    def cycles(request: Request) -> int:
+        before = simulator.cycles
+        (back,) = simulator.exchange([request.encode(0, g.link_bytes)], max_cycles=MAX_CYCLES).frames
+        assert decode(back, g.link_bytes).status is Status.OK
+        return simulator.cycles - before
+
+    pages = np.arange(g.pages_per_slot, dtype="<u2").tobytes()
+    cycles(Request(opcode=Opcode.OPEN))
+    cycles(Request(opcode=Opcode.MAP, count=g.pages_per_slot, payload=pages))
+    one, many = (
+        cycles(Request(opcode=Opcode.APPEND, count=n, payload=np.repeat(token, n, 0).tobytes())) for n in (1, 101)
+    )
+    assert 0.5 * vector_cycles(g) < (many - one) / 200 < vector_cycles(g)
+    for queries in (1, 2):
+        passes = [
+            cycles(Request(
+                opcode=Opcode.ATTEND, count=queries, shift=25,
+                payload=frame.pad(np.array([[0, n]] * queries, "<u2").tobytes()) + token[0, :1].tobytes() * queries,
+            ))
+            for n in (2, 102)
+        ]
+        assert 0.9 * row_cycles(g) < (passes[1] - passes[0]) / (100 * queries) <= row_cycles(g)
     simulator.close()
 
 

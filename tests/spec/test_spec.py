@@ -28,6 +28,20 @@ def test_a_bad_geometry_is_named(field: str, value: int) -> None:
         dataclasses.replace(config("tiny"), **changed)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("head_dim", 64), ("lanes", 5), ("rows", 4096), ("tiles", 2), ("group", 16), ("slots", 65),
+     ("slot_rows", 64), ("pages_per_slot", 128), ("link_bytes", 4), ("zero_point", True)],
+)
+def test_a_geometry_that_is_too_much_for_a_small_device_is_named(field: str, value: int) -> None:
+    changed: dict[str, Any] = {"pages_per_slot" if field == "slot_rows" else field: value}
+    if field == "pages_per_slot":
+        changed["page_rows"] = 2
+    dataclasses.replace(config("icebreaker"), small=False, **changed)
+    with pytest.raises(GeometryError, match=f"^{field} is .* a small device has"):
+        dataclasses.replace(config("icebreaker"), **changed)
+
+
 def test_unknown_configuration_names_the_known() -> None:
     with pytest.raises(GeometryError, match="smollm2"):
         config("huge")

@@ -15,7 +15,7 @@ from statecell.spec import frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import MAX_LANES, Geometry
-from statecell.spec.serial import BIT_CYCLES, SerialLink
+from statecell.spec.serial import SerialLink, bit_cycles
 from statecell_hw.attention.pack import packed_layout
 from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.link.deframer import word_layout
@@ -64,7 +64,7 @@ def device_info(g: Geometry, build_hash: int, link: SerialLink | None = None) ->
         request_bytes=link.request_bytes if link else 0,
         answer_bytes=link.answer_bytes if link else 0,
         answers=link.answers if link else 0,
-        bit_cycles=BIT_CYCLES if link else 0,
+        bit_cycles=bit_cycles(g) if link else 0,
     )
 
 

@@ -34,7 +34,9 @@ from statecell.spec.serial import (
     divisor,
 )
 
-RATES = (12_000_000, 8_000_000, 6_000_000, 4_000_000, 3_000_000, 2_000_000, 1_000_000, 921_600, 460_800, 230_400)
+RATES = (
+    12_000_000, 8_000_000, 6_000_000, 4_000_000, 3_000_000, 2_000_000, 1_500_000, 1_000_000, 921_600, 460_800, 230_400,
+)  # fmt: skip
 """Rates that are tried, fastest first. None lies below twice START_BAUD: a zero byte at START_BAUD must be a break."""
 OPEN_S = 5.0
 """Longest wait for the first sign of a device, in seconds."""

@@ -43,6 +43,9 @@ class Geometry:
     query_bits: bits of a stored query code, 8 to 12.
     zero_point: rows carry a 4-bit zero point per group.
     clock_hz: clock that the build runs at, in hertz; 0 in a simulator, which has no clock of its own.
+    small: built as the small device, a program on one datapath, for FPGAs that the array does not fit: one tile of
+        head_dim and group 32, at most 4 lanes, link_bytes 2, no zero points, at most 256 rows in a slot and 2,048 in
+        all, at most 64 slots and 512 pages in their lists.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Geometry:
     query_bits: int = 8
     zero_point: bool = False
     clock_hz: int = 0
+    small: bool = False
 
     def __post_init__(self) -> None:
         _require(self.head_dim in (32, 64, 128), f"head_dim is {self.head_dim}; it must be 32, 64 or 128")
@@ -77,6 +81,18 @@ class Geometry:
         _require(self.group % self.word == 0, f"group ({self.group}) must be a multiple of {self.word} lanes a word")
         _require(8 <= self.query_bits <= 12, f"query_bits is {self.query_bits}; it must be 8 to 12")
         _require(0 <= self.clock_hz < 1 << 32, f"clock_hz is {self.clock_hz}; it must fit in 32 bits")
+        if self.small:
+            self._require_small()
+
+    def _require_small(self) -> None:
+        fixed = {"head_dim": 32, "group": 32, "tiles": 1, "link_bytes": 2, "zero_point": False}
+        for name, value in fixed.items():
+            _require(getattr(self, name) == value, f"{name} is {getattr(self, name)}; a small device has {value}")
+        limits = {"lanes": 4, "slot_rows": 256, "rows": 2048, "slots": 64}
+        for name, most in limits.items():
+            _require(getattr(self, name) <= most, f"{name} is {getattr(self, name)}; a small device has at most {most}")
+        _require(self.slots * self.pages_per_slot <= 512,
+                 f"pages_per_slot is {self.pages_per_slot}; a small device has at most 512 pages in all slots' lists")
 
     # -- sizes ------------------------------------------------------------------------------------------------------
     @property
@@ -194,6 +210,8 @@ CONFIGS: dict[str, Geometry] = {
                  link_bytes=4, query_bits=12, clock_hz=125_000_000),
         Geometry(name="tang_nano_20k", head_dim=32, rows=2048, lanes=1, slots=8, pages_per_slot=16, link_bytes=2,
                  clock_hz=54_000_000),
+        Geometry(name="icebreaker", head_dim=32, rows=2048, lanes=2, slots=8, pages_per_slot=16, link_bytes=2,
+                 clock_hz=24_000_000, small=True),
         Geometry(name="versa_ecp5_5g", head_dim=64, rows=2048, lanes=1, slots=96, page_rows=4, pages_per_slot=64,
                  link_bytes=4, query_bits=12, clock_hz=100_000_000),
     )

@@ -64,6 +64,11 @@ def divisor(clock_hz: int, baud: int) -> int:
     return value
 
 
+def bit_cycles(g: Geometry) -> int:
+    """Fewest clock cycles of one bit at which a device takes requests of any length: a small one stores more slowly."""
+    return 2 * BIT_CYCLES if g.small else BIT_CYCLES
+
+
 def answer_bytes(opcode: int, count: int, g: Geometry) -> int:
     """Most bytes of the answer to a command, before encoding; what the answer's payload is stands in the commands."""
     blocks = {

@@ -44,7 +44,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "serial": lambda: _table(
         ("what", "value"),
         (("bit rate after reset, break and silence", f"{serial.START_BAUD} baud"),
-         ("fastest bit rate", f"clock / {serial.BIT_CYCLES}"),
+         ("fastest bit rate", f"clock / {serial.BIT_CYCLES}, small devices clock / {2 * serial.BIT_CYCLES}"),
          ("divisor of a bit rate", f"clock cycles of a bit times {1 << serial.FRACTION_BITS}"),
          ("break", f"the line is low for {serial.BREAK_BITS} bits"),
          ("silence", f"no good frame for {serial.SILENCE_S} s"),

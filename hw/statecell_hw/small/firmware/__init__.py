@@ -1,0 +1,1 @@
+"""The small device's program, a file for each part of its work; syntax: `statecell_hw.small.assembler`."""
