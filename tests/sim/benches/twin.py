@@ -24,6 +24,7 @@ from amaranth.sim._pyeval import eval_assign, eval_value  # type: ignore[import-
 from cocotb.task import bridge, resume
 from cocotb.triggers import Timer
 
+from statecell.model.recurrent.mode import Rule
 from statecell.spec.geometry import config
 from tests.hw import streams
 
@@ -83,6 +84,17 @@ TWINS = [
     Twin("attention.normalise", "words_of_all_lanes", {"name": "tiny2", "stall": 0.5}),
     Twin("attention.score", "scores_of_passes_close_behind_each_other", {"name": "tiny", "lead": 3}),
     Twin("attention.softmax", "weights_steps_and_drops", {"name": "tiny"}),
+    Twin("recurrent.choose", "scales_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.delay", "words_come_out_the_latency_later", {"latency": 7}),
+    Twin("recurrent.error", "errors_and_outputs_of_both_rules", {}),
+    Twin("recurrent.gain", "gains_and_working_exponents", {"name": "bench64"}),
+    Twin("recurrent.noise", "the_register_follows_the_model", {}),
+    Twin("recurrent.path", "rows_of_every_mode_equal_the_model", {
+        "name": "tiny", "rule": Rule(delta=True), "lane_decay": False, "multiplier": "gated", "pause": 0.2}),
+    Twin("recurrent.readout", "products_of_rows_with_both_vectors", {
+        "name": "tiny2", "multiplier": "gated", "rotated": True}),
+    Twin("recurrent.requantise", "codes_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.update", "lanes_in_the_working_scale", {"name": "tiny", "multiplier": "gated"}),
 ]
 
 
