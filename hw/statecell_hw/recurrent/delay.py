@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 
 class DelayLine(wiring.Component):
-    """``o`` is the ``i`` of ``latency`` cycles before, at least 2; interval 1. Not reset: before that it shows anything.
+    """``o`` is the ``i`` of ``latency`` cycles before, at least 2; interval 1. Not reset: before that it is anything.
 
     A memory of latency - 1 words, written and read at one place that moves on each cycle.
     """

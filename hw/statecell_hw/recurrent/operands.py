@@ -55,3 +55,35 @@ def key_layout(geometry: Geometry) -> data.StructLayout:
         "scales": data.ArrayLayout(SCALE, geometry.groups),
         "falls": data.ArrayLayout(FALL_BITS, geometry.head_dim),
     })
+
+
+def channel_limit(geometry: Geometry) -> int:
+    """Most value channels of a head."""
+    return 2 * geometry.head_dim
+
+
+def slot_layout(geometry: Geometry) -> data.StructLayout:
+    """What a recurrent slot keeps from its opening on.
+
+    ``mode``; ``rotate``: q and k pass the rotation; ``lane_decay``: a decay per lane; ``decay_first``: the read-out sees
+    the decayed state; ``bonus``: tokens bring b, which else is k; ``base``: first row of the state in both banks;
+    ``channels``: its rows, MIN_ROWS to ``channel_limit``, an even number with one plane.
+    """
+    return data.StructLayout({
+        "mode": MODE,
+        "rotate": 1,
+        "lane_decay": 1,
+        "decay_first": 1,
+        "bonus": 1,
+        "base": range(geometry.rows),
+        "channels": range(channel_limit(geometry) + 1),
+    })
+
+
+def pass_layout(geometry: Geometry, slots: int) -> data.StructLayout:
+    """One token's pass over the rows of ``slot``: its ``config``, the ``head`` operands, the ``half`` of the token
+    buffer that has its values; ``stored``: the rows hold a state, else they count as 0.
+    """
+    return data.StructLayout({
+        "slot": range(slots), "config": slot_layout(geometry), "head": HEAD, "half": 1, "stored": 1,
+    })

@@ -32,8 +32,8 @@ class Requantise(wiring.Component):
 
     The working scale (``mantissa``, ``sign``, ``exponent``) and the new ``scales`` come with ``valid``, ``lanes``
     ``lane_lead`` cycles later, the row's ``noise`` word ``noise_lead``. ``high`` and ``low`` nibbles follow ``latency``
-    cycles after ``valid``: 16 high + low is the 8-bit code, or ``high`` alone that of one plane (``low`` 0). Interval 1.
-    ``mode`` is that of the rows from the cycle after ``swap`` on and must hold for MIN_ROWS cycles.
+    cycles after ``valid``: 16 high + low is the 8-bit code, or ``high`` alone that of one plane (``low`` 0).
+    Interval 1. ``mode`` is that of the rows from the cycle after ``swap`` on and must hold for MIN_ROWS cycles.
     """
 
     valid: Signal

@@ -22,8 +22,9 @@ def test_errors_and_outputs_of_both_rules() -> None:
         top = (1 << (bits - 1)) - 1
         return rng.choice((top, -top - 1, 0, -1, rng.randint(-top - 1, top), rng.randint(-99, 99)))
 
-    heads: list[dict[str, Any]] = [{"mode": {"delta": n % 2}, "beta": rng.choice((0, 1, (1 << 16) - 1, rng.randrange(1 << 16))),
-              "mix": wide(formats.MIX_BITS)} for n in range(HEADS)]
+    heads: list[dict[str, Any]] = [{
+        "mode": {"delta": n % 2}, "beta": rng.choice((0, 1, (1 << 16) - 1, rng.randrange(1 << 16))),
+        "mix": wide(formats.MIX_BITS)} for n in range(HEADS)]
     rows = {(head, row): (max(-formats.VECTOR_MAX, wide(16)), wide(24), wide(24))
             for head in range(HEADS) for row in range(MIN_ROWS)}
     seen = set()
