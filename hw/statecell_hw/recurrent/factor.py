@@ -40,15 +40,16 @@ def half_up(high: Value, low: Value) -> Value:
 class Factor(wiring.Component):
     """``count`` factors a cycle; formulas in docs/numerics.md, 8.2.
 
-    ``factor`` and ``decay`` come with ``valid``; ``o_valid`` follows ``latency`` cycles later, with the decayed factor
-    ``after``, ``whole``, the same brought back to 1.0 to 2.0, the ``octaves`` that this took, and ``inverse``, the
-    reciprocal of ``whole`` as a weight. ``one``: every decay is 1.0. Interval 1.
+    ``factor`` and ``decay`` come with ``valid``; ``o_valid`` follows ``latency`` cycles later, with the factor
+    ``before``, decayed ``after``, ``whole``, the same brought back to 1.0 to 2.0, the ``octaves`` that this took, and
+    ``inverse``, the reciprocal of ``whole`` as a weight. ``one``: every decay is 1.0. Interval 1.
     """
 
     valid: Signal
     factor: list[Signal]
     decay: list[Signal]
     o_valid: Signal
+    before: list[Signal]
     after: list[Signal]
     whole: list[Signal]
     octaves: list[Signal]
@@ -62,6 +63,7 @@ class Factor(wiring.Component):
             "factor": In(formats.FACTOR_BITS).array(count),
             "decay": In(DECAY_BITS).array(count),
             "o_valid": Out(1),
+            "before": Out(formats.FACTOR_BITS).array(count),
             "after": Out(formats.FACTOR_BITS).array(count),
             "whole": Out(formats.FACTOR_BITS).array(count),
             "octaves": Out(OCTAVE_BITS).array(count),
@@ -94,6 +96,7 @@ class Factor(wiring.Component):
 
             inverse = reciprocal(m, hold, 4, whole[-1 - FRACTION_BITS:-1], name=f"table_{i}")
             m.d.comb += [
+                self.before[i].eq(pipe.carry(0, self.factor[i], self.latency, f"before_{i}")),
                 self.after[i].eq(pipe.carry(3, after, self.latency, f"after_{i}")),
                 self.whole[i].eq(pipe.carry(4, whole, self.latency, f"whole_{i}")),
                 self.octaves[i].eq(pipe.carry(4, octaves, self.latency, f"octaves_{i}")),

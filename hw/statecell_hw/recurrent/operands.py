@@ -57,6 +57,10 @@ def key_layout(geometry: Geometry) -> data.StructLayout:
     })
 
 
+CHANNEL_STEP = 8
+"""Value channels come in whole blocks of a payload."""
+
+
 def channel_limit(geometry: Geometry) -> int:
     """Most value channels of a head."""
     return 2 * geometry.head_dim
@@ -65,9 +69,9 @@ def channel_limit(geometry: Geometry) -> int:
 def slot_layout(geometry: Geometry) -> data.StructLayout:
     """What a recurrent slot keeps from its opening on.
 
-    ``mode``; ``rotate``: q and k pass the rotation; ``lane_decay``: a decay per lane; ``decay_first``: the read-out sees
-    the decayed state; ``bonus``: tokens bring b, which else is k; ``base``: first row of the state in both banks;
-    ``channels``: its rows, MIN_ROWS to ``channel_limit``, an even number with one plane.
+    ``mode``; ``rotate``: q and k pass the rotation; ``lane_decay``: a decay per lane; ``decay_first``: the read-out
+    sees the decayed state; ``bonus``: tokens bring b, which else is k; ``base``: first row of the state in both banks;
+    ``channels``: its rows, MIN_ROWS to ``channel_limit``, a multiple of CHANNEL_STEP.
     """
     return data.StructLayout({
         "mode": MODE,

@@ -43,6 +43,7 @@ class Geometry:
     query_bits: bits of a stored query code, 8 to 12.
     zero_point: rows carry a 4-bit zero point per group.
     clock_hz: clock that the build runs at, in hertz; 0 in a simulator, which has no clock of its own.
+    states: slots, the first ones, that can be opened for a recurrent state, 0 without; a multiple of tiles.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Geometry:
     query_bits: int = 8
     zero_point: bool = False
     clock_hz: int = 0
+    states: int = 0
 
     def __post_init__(self) -> None:
         _require(self.head_dim in (32, 64, 128), f"head_dim is {self.head_dim}; it must be 32, 64 or 128")
@@ -76,6 +78,10 @@ class Geometry:
         _require(self.link_bytes in (2, 4, 8, 16), f"link_bytes is {self.link_bytes}; it must be 2, 4, 8 or 16")
         _require(self.group % self.word == 0, f"group ({self.group}) must be a multiple of {self.word} lanes a word")
         _require(8 <= self.query_bits <= 12, f"query_bits is {self.query_bits}; it must be 8 to 12")
+        _require(0 <= self.states <= self.slots and self.states % self.tiles == 0,
+                 f"states is {self.states}; it must be 0 to slots ({self.slots}) and a multiple of tiles ({self.tiles})")
+        _require(self.states == 0 or self.link_bytes >= 4,
+                 f"link_bytes is {self.link_bytes}; a device with recurrent states needs at least 4")
         _require(0 <= self.clock_hz < 1 << 32, f"clock_hz is {self.clock_hz}; it must fit in 32 bits")
 
     # -- sizes ------------------------------------------------------------------------------------------------------
@@ -196,6 +202,12 @@ CONFIGS: dict[str, Geometry] = {
                  clock_hz=54_000_000),
         Geometry(name="versa_ecp5_5g", head_dim=64, rows=2048, lanes=1, slots=96, page_rows=4, pages_per_slot=64,
                  link_bytes=4, query_bits=12, clock_hz=100_000_000),
+        Geometry(name="recur32", head_dim=32, rows=256, lanes=2, slots=20, pages_per_slot=8, page_rows=4, link_bytes=8,
+                 states=18),
+        Geometry(name="hybrid", head_dim=64, rows=16384, lanes=3, slots=256, pages_per_slot=128, query_bits=12,
+                 states=192),
+        Geometry(name="recur128", head_dim=128, rows=4096, lanes=2, slots=48, pages_per_slot=128, query_bits=12,
+                 states=32),
     )
 }
 """The named configurations."""

@@ -38,8 +38,8 @@ def test_decayed_factors_and_their_reciprocals() -> None:
             past = cycle - dut.latency
             assert ctx.get(dut.o_valid) == (past >= 0)
             if past >= 0:
-                for ports, values in ((dut.after, after), (dut.whole, whole), (dut.octaves, octaves),
-                                      (dut.inverse, inverse)):
+                for ports, values in ((dut.before, factors), (dut.after, after), (dut.whole, whole),
+                                      (dut.octaves, octaves), (dut.inverse, inverse)):
                     assert [ctx.get(port) for port in ports] == values[past].tolist()
                 assert ctx.get(dut.one) == int((decays[past] == 1 << 24).all())
             await ctx.tick()

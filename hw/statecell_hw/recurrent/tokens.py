@@ -1,0 +1,263 @@
+"""Token buffer: the payloads of two tokens, one that comes in and one whose rows stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from statecell.spec import formats, frame
+from statecell.spec.geometry import Geometry
+from statecell_hw.layouts import SCALE
+from statecell_hw.recurrent.factor import DECAY_BITS
+from statecell_hw.recurrent.operands import channel_limit, slot_layout
+
+HALVES = 2
+PLACES = 8
+"""Places in a half of the words' memory, a vector each."""
+WORD_BITS = 32
+"""Bits of beta and of a decay in a payload."""
+
+
+class Section(enum.Enum, shape=3):
+    """Parts of a payload, in their order. All but the first lie in memories of their own or at places by section."""
+
+    SCALARS = 0
+    DECAYS = 4
+    Q = 1
+    K = 2
+    B = 3
+    VALUES = 6
+    SCALES = 7
+
+
+def token_layout(geometry: Geometry, slots: int) -> data.StructLayout:
+    """A token that has come whole: of ``slot`` with its ``config``, in ``half`` of the buffer. ``decay`` is right only
+    with one a head.
+    """
+    return data.StructLayout({
+        "slot": range(slots), "config": slot_layout(geometry), "half": 1, "beta": formats.BETA_BITS,
+        "decay": DECAY_BITS,
+    })
+
+
+class WordRead(wiring.Signature):
+    """Read port: ``data`` is the word of the cycle before. ``section``: Q, K, B or DECAYS."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__({
+            "half": Out(1), "section": Out(Section), "word": Out(range(2 * geometry.vector_words)),
+            "data": In(8 * geometry.link_bytes),
+        })
+
+
+class ChannelRead(wiring.Signature):
+    """Read port: ``v`` and ``scales`` of the channel of ``latency`` cycles before."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__({
+            "half": Out(1), "channel": Out(range(channel_limit(geometry))),
+            "v": In(signed(formats.VECTOR_BITS)), "scales": In(SCALE).array(geometry.groups),
+        })
+
+
+class TokenBuffer(wiring.Component):
+    """Payloads of RECUR in, word for word; operands out.
+
+    ``head`` takes a token's slot and config while a half is free; its payload follows on ``i``: a block with beta and
+    the decay, u32 each; with a decay per lane, those, u32; q, k and, with a bonus, b, i16; the values of the channels,
+    i16; with supplied scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
+    ``complete`` is high when all of it has come, until ``accept`` makes it a token or ``drop`` forgets it. ``o``:
+    accepted tokens in order. Words and channels of a token can be read until ``release`` frees the older half. Latency
+    from ``accept`` to ``o`` 1 cycle. Reset forgets all tokens.
+    """
+
+    head: stream.Interface
+    i: stream.Interface
+    complete: Signal
+    accept: Signal
+    drop: Signal
+    o: stream.Interface
+    words: Any
+    channels: Any
+    release: Signal
+
+    def __init__(self, geometry: Geometry, *, slots: int) -> None:
+        self.geometry = g = geometry
+        self.slots = slots
+        super().__init__({
+            "head": In(stream.Signature(data.StructLayout({"slot": range(slots), "config": slot_layout(g)}))),
+            "i": In(stream.Signature(8 * g.link_bytes)),
+            "complete": Out(1),
+            "accept": In(1),
+            "drop": In(1),
+            "o": Out(stream.Signature(token_layout(g, slots))),
+            "words": In(WordRead(g)),
+            "channels": In(ChannelRead(g)),
+            "release": In(1),
+        })
+
+    @property
+    def channel_latency(self) -> int:
+        """Cycles from a channel to its value: memory, choice."""
+        return 2
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        entries: list[Any] = [Signal(token_layout(g, self.slots), name=f"entry_{i}", reset_less=True)
+                              for i in range(HALVES)]
+        half, oldest = Signal(), Signal()
+        held, waiting = Signal(range(HALVES + 1)), Signal(range(HALVES + 1))
+        section = Signal(Section)
+        index = Signal(range(max(2 * g.vector_words, self._value_words)))
+        active = Signal()
+        config = Array(entries)[half].config
+        takes = self.i.valid & self.i.ready
+        taken = self.o.valid & self.o.ready
+        accepted = self.complete & self.accept
+        m.d.comb += [
+            self.head.ready.eq((held != HALVES) & ~active & ~self.complete),
+            self.i.ready.eq(active),
+            self.o.valid.eq(waiting != 0),
+            self.o.payload.eq(Array(entries)[oldest]),
+        ]
+        m.d.sync += [
+            held.eq(held + accepted - self.release), waiting.eq(waiting + accepted - taken), oldest.eq(oldest ^ taken),
+        ]
+        with m.If(self.head.valid & self.head.ready):
+            m.d.sync += [active.eq(1), section.eq(Section.SCALARS), index.eq(0)]
+            for number, entry in enumerate(entries):
+                with m.If(half == number):
+                    m.d.sync += [entry.slot.eq(self.head.payload.slot), entry.config.eq(self.head.payload.config),
+                                 entry.half.eq(number)]
+        last = Signal()
+        with m.If(takes):
+            m.d.sync += index.eq(Mux(last, 0, index + 1))
+        with m.If(accepted | (self.complete & self.drop)):
+            m.d.sync += [self.complete.eq(0), half.eq(half ^ accepted)]
+        self._sections(m, config, section, index, last, takes, active)
+        with m.If(takes & (section == Section.SCALARS)):
+            self._scalars(m, entries, half, index)
+        self._memories(m, section, index, half, takes)
+        return m
+
+    @property
+    def _block_words(self) -> int:
+        return frame.BLOCK // self.geometry.link_bytes
+
+    @property
+    def _value_words(self) -> int:
+        """Most words of the values."""
+        return channel_limit(self.geometry) // self.geometry.word
+
+    @property
+    def _scale_words(self) -> int:
+        """Most words of the scales."""
+        return channel_limit(self.geometry) * self.geometry.groups // self.geometry.link_bytes
+
+    def _sections(self, m: Module, config: Any, section: Signal, index: Signal, last: Signal, takes: Value,
+                  active: Signal) -> None:
+        """How long each part is, and which comes next."""
+        g, block_words = self.geometry, self._block_words
+
+        def blocks(count: Value, per_block: int) -> Value:
+            return (count + (per_block - 1)) >> exact_log2(per_block)
+
+        length = Signal(len(index) + 1)
+        values = blocks(config.channels, frame.BLOCK * 8 // formats.VECTOR_BITS)
+        scales = blocks(config.channels, frame.BLOCK // g.groups)
+        m.d.comb += last.eq(index == length - 1)
+        ends = takes & last
+
+        def then(following: Section) -> None:
+            with m.If(ends):
+                m.d.sync += section.eq(following)
+
+        def finish() -> None:
+            with m.If(ends):
+                m.d.sync += [active.eq(0), self.complete.eq(1)]
+
+        with m.Switch(section):
+            with m.Case(Section.SCALARS):
+                m.d.comb += length.eq(block_words)
+                with m.If(config.lane_decay):
+                    then(Section.DECAYS)
+                with m.Else():
+                    then(Section.Q)
+            with m.Case(Section.DECAYS):
+                m.d.comb += length.eq(2 * g.vector_words)
+                then(Section.Q)
+            with m.Case(Section.Q):
+                m.d.comb += length.eq(g.vector_words)
+                then(Section.K)
+            with m.Case(Section.K):
+                m.d.comb += length.eq(g.vector_words)
+                with m.If(config.bonus):
+                    then(Section.B)
+                with m.Else():
+                    then(Section.VALUES)
+            with m.Case(Section.B):
+                m.d.comb += length.eq(g.vector_words)
+                then(Section.VALUES)
+            with m.Case(Section.VALUES):
+                m.d.comb += length.eq(values * block_words)
+                with m.If(config.mode.supplied):
+                    then(Section.SCALES)
+                with m.Else():
+                    finish()
+            with m.Case(Section.SCALES):
+                m.d.comb += length.eq(scales * block_words)
+                finish()
+
+    def _scalars(self, m: Module, entries: list[Any], half: Signal, index: Signal) -> None:
+        """Beta and decay of the first block."""
+        per_word = 8 * self.geometry.link_bytes // WORD_BITS
+        for place, (name, bits) in enumerate((("beta", formats.BETA_BITS), ("decay", DECAY_BITS))):
+            field = self.i.payload.word_select(place % per_word, WORD_BITS)[:bits]
+            for number, entry in enumerate(entries):
+                with m.If((half == number) & (index == place // per_word)):
+                    m.d.sync += entry[name].eq(field)
+
+    def _memories(self, m: Module, section: Signal, index: Signal, half: Signal, takes: Value) -> None:
+        """Words of vectors and decays; values; scales."""
+        g, bits = self.geometry, 8 * self.geometry.link_bytes
+        read: Any = self.words
+        words: Memory = Memory(shape=bits, depth=HALVES * PLACES * g.vector_words, init=[])
+        m.submodules.words = words
+        write, fetch = words.write_port(), words.read_port()
+        m.d.comb += [
+            write.en.eq(takes & (section != Section.VALUES) & (section != Section.SCALES)),
+            write.addr.eq(self._place(section, index, half)), write.data.eq(self.i.payload),
+            fetch.addr.eq(self._place(read.section, read.word, read.half)), read.data.eq(fetch.data),
+        ]
+        groups = exact_log2(g.groups)
+        per_value, per_scale = exact_log2(g.word), exact_log2(g.link_bytes) - groups
+        channel, which = self.channels.channel, self.channels.half
+        for name, depth, shift, at in (("values", self._value_words, per_value, Section.VALUES),
+                                       ("scales", self._scale_words, per_scale, Section.SCALES)):
+            memory: Memory = Memory(shape=bits, depth=HALVES * depth, init=[])
+            m.submodules[name] = memory
+            write, fetch = memory.write_port(), memory.read_port()
+            m.d.comb += [
+                write.en.eq(takes & (section == at)), write.data.eq(self.i.payload),
+                write.addr.eq(Cat(index[:exact_log2(depth)], half)), fetch.addr.eq(Cat(channel[shift:], which)),
+            ]
+            chosen = Signal(shift, name=f"chosen_{name}", reset_less=True)
+            m.d.sync += chosen.eq(channel[:shift])
+            word = fetch.data.word_select(chosen, bits >> shift) if shift else fetch.data
+            if at is Section.VALUES:
+                m.d.sync += self.channels.v.eq(word)
+            else:
+                m.d.sync += Cat(scale.as_value() for scale in self.channels.scales).eq(word)
+
+    def _place(self, section: Any, word: Value, half: Value) -> Value:
+        """Address of a word: the decays, twice as many as a vector's words, have the upper places of a half."""
+        bits = exact_log2(self.geometry.vector_words)
+        number = Value.cast(section)
+        return Cat(word[:bits], Mux(number[2], word[bits], number[0]), Mux(number[2], 0, number[1]), number[2], half)
