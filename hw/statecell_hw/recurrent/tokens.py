@@ -69,16 +69,20 @@ class TokenBuffer(wiring.Component):
     """Payloads of RECUR in, word for word; operands out.
 
     ``head`` takes a token's slot and config while a half is free; its payload follows on ``i``: a block with beta and
-    the decay, u32 each; with a decay per lane, those, u32; q, k and, with a bonus, b, i16; the values of the channels,
-    i16; with supplied scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
-    ``complete`` is high when all of it has come, until ``accept`` makes it a token or ``drop`` forgets it. ``o``:
-    accepted tokens in order. Words and channels of a token can be read until ``release`` frees the older half. Latency
-    from ``accept`` to ``o`` 1 cycle. Reset forgets all tokens.
+    the decay, u32 each; with a decay per lane, those, u32; q, k and, with a bonus, b, i16; the channels' values, i16;
+    with supplied scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
+
+    ``complete`` is high when all of it has come, until ``accept`` makes it a token; ``drop`` forgets what has come at
+    any time. ``bad``: a decay of it is 0 or above 1.0, beta has more than its bits, an element of a vector is beyond
+    +-VECTOR_MAX, or a scale has the exponent of a low plane. ``o``: accepted tokens in order. Words and channels of a
+    token can be read until ``release`` frees the older half. Latency from ``accept`` to ``o`` 1 cycle. Reset forgets
+    all tokens.
     """
 
     head: stream.Interface
     i: stream.Interface
     complete: Signal
+    bad: Signal
     accept: Signal
     drop: Signal
     o: stream.Interface
@@ -93,6 +97,7 @@ class TokenBuffer(wiring.Component):
             "head": In(stream.Signature(data.StructLayout({"slot": range(slots), "config": slot_layout(g)}))),
             "i": In(stream.Signature(8 * g.link_bytes)),
             "complete": Out(1),
+            "bad": Out(1),
             "accept": In(1),
             "drop": In(1),
             "o": Out(stream.Signature(token_layout(g, slots))),
@@ -139,13 +144,31 @@ class TokenBuffer(wiring.Component):
         last = Signal()
         with m.If(takes):
             m.d.sync += index.eq(Mux(last, 0, index + 1))
-        with m.If(accepted | (self.complete & self.drop)):
-            m.d.sync += [self.complete.eq(0), half.eq(half ^ accepted)]
+        with m.If(takes & self._bad(section, index, config)):
+            m.d.sync += self.bad.eq(1)
         self._sections(m, config, section, index, last, takes, active)
+        with m.If(accepted | self.drop):
+            m.d.sync += [self.complete.eq(0), active.eq(0), self.bad.eq(0), half.eq(half ^ accepted)]
         with m.If(takes & (section == Section.SCALARS)):
             self._scalars(m, entries, half, index)
         self._memories(m, section, index, half, takes)
         return m
+
+    def _bad(self, section: Signal, index: Signal, config: Any) -> Value:
+        """Whether a word has a value outside its range."""
+        g, word = self.geometry, self.i.payload
+        per_word = 8 * g.link_bytes // WORD_BITS
+        longs = [word.word_select(i, WORD_BITS) for i in range(per_word)]
+        decays = Cat((x == 0) | (x > 1 << formats.DECAY_FRACTION) for x in longs)
+        vectors = Cat(word.word_select(i, formats.VECTOR_BITS) == formats.VECTOR_MAX + 1 for i in range(g.word))
+        scales = Cat(word.word_select(i, formats.SCALE_BITS)[formats.SCALE_MANTISSA:-1] == formats.LOW_PLANE
+                     for i in range(g.link_bytes))
+        beta = (index == 0) & longs[0][formats.BETA_BITS:].any()
+        decay = (index == 1 // per_word) & decays[1 % per_word] & ~config.lane_decay
+        of_vector = [section == s for s in (Section.Q, Section.K, Section.B, Section.VALUES)]
+        return Value.cast(
+            (section == Section.SCALARS) & (beta | decay) | (section == Section.DECAYS) & decays.any()
+            | (section == Section.SCALES) & scales.any() | Cat(of_vector).any() & vectors.any())
 
     @property
     def _block_words(self) -> int:

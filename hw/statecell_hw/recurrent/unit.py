@@ -57,11 +57,13 @@ class RecurrentUnit(wiring.Component):
 
     ``open_en`` makes ``open_slot`` a slot with ``open_config``, an empty state, factors of 1.0 and the noise register
     ``open_noise``; only while ``idle``. ``token`` takes the slot of a token, ``i`` its payload (see
-    :class:`TokenBuffer`); when it is ``complete``, ``accept`` or ``drop`` decides. ``o``: for each accepted token the
-    outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with the last word; any time may pass before they
-    are taken. With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value
-    bank, its scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of
-    odd ones in the value bank, at base + channel / 2. ``banks`` reads ``read_latency`` cycles after ``read_en``.
+    :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets it at
+    any time. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with
+    the last word; any time may pass before they are taken.
+
+    With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
+    scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in
+    the value bank, at base + channel / 2. ``banks`` reads ``read_latency`` cycles after ``read_en``.
 
     A row is read and written once a token, one channel a cycle; the next head's rows follow without a bubble (after
     ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``. Reset forgets all.
@@ -74,6 +76,7 @@ class RecurrentUnit(wiring.Component):
     token: stream.Interface
     i: stream.Interface
     complete: Signal
+    bad: Signal
     accept: Signal
     drop: Signal
     o: stream.Interface
@@ -101,6 +104,7 @@ class RecurrentUnit(wiring.Component):
             "token": In(stream.Signature(range(slots))),
             "i": In(stream.Signature(8 * g.link_bytes)),
             "complete": Out(1),
+            "bad": Out(1),
             "accept": In(1),
             "drop": In(1),
             "o": Out(stream.Signature(word_layout(g))),
@@ -133,7 +137,8 @@ class RecurrentUnit(wiring.Component):
         wiring.connect(m, prepare.load, self.path.load)
         wiring.connect(m, wiring.flipped(self.i), tokens.i)
         m.d.comb += [
-            self.complete.eq(tokens.complete), tokens.accept.eq(self.accept), tokens.drop.eq(self.drop),
+            self.complete.eq(tokens.complete), self.bad.eq(tokens.bad),
+            tokens.accept.eq(self.accept), tokens.drop.eq(self.drop),
             tokens.release.eq(walk.last), tokens.channels.half.eq(walk.current.half),
             tokens.channels.channel.eq(walk.channel),
             prepare.open_en.eq(self.open_en), prepare.open_slot.eq(self.open_slot),
@@ -161,7 +166,7 @@ class RecurrentUnit(wiring.Component):
         ]
         m.d.sync += known.eq(self.token.valid & ~self.token.ready)
         pending = Signal(range(8))
-        m.d.sync += pending.eq(pending + (self.token.valid & self.token.ready) - (self.tokens.complete & self.drop)
+        m.d.sync += pending.eq(pending + (self.token.valid & self.token.ready) - self.drop
                                - self.walk.last)
         # the last energy comes after the last row
         settling = Signal(range(self.energy.latency + 1))

@@ -36,7 +36,9 @@ class Array(wiring.Component):
     def __init__(self, g: Geometry, slots: int) -> None:
         self.banks = RowMemory(g), RowMemory(g)
         self.unit: Any = RecurrentUnit(g, slots=slots, read_latency=self.banks[0].latency)
-        super().__init__({"peeking": In(1), "peek": In(range(g.rows)), "key": Out(g.row_bits), "value": Out(g.row_bits)})
+        super().__init__({
+            "peeking": In(1), "peek": In(range(g.rows)), "key": Out(g.row_bits), "value": Out(g.row_bits),
+        })
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
