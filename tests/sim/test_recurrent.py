@@ -17,7 +17,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule
 from statecell.model.recurrent.state import State, new_state
 from statecell.model.rows import pack
-from statecell.spec.commands import Opcode, StateFlag, StateMode, Status
+from statecell.spec.commands import StateFlag, StateMode, Status
 from statecell.spec.geometry import config
 from statecell_sim.simulator import open_transport
 from tests.hw.recurrent.states import every_mode, random_scales, random_token
@@ -181,4 +181,3 @@ def test_tokens_out_of_range_leave_the_state_as_it_is(device: Device) -> None:
     damaged[40] ^= 1
     device.transport.exchange([bytes(damaged)], timeout=10.0)
     assert device.recur(0, good).tolist() == integer.step(state, token).tolist()[0]
-    assert Opcode.RECUR == 0x40

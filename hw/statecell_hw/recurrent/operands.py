@@ -57,6 +57,8 @@ def key_layout(geometry: Geometry) -> data.StructLayout:
     })
 
 
+BAYS = 4
+"""Tokens in the token buffer: one comes in, one is prepared, one waits, and the rows of one stream."""
 CHANNEL_STEP = 8
 """Value channels come in whole blocks of a payload."""
 
@@ -85,9 +87,9 @@ def slot_layout(geometry: Geometry) -> data.StructLayout:
 
 
 def pass_layout(geometry: Geometry, slots: int) -> data.StructLayout:
-    """One token's pass over the rows of ``slot``: its ``config``, the ``head`` operands, the ``half`` of the token
+    """One token's pass over the rows of ``slot``: its ``config``, the ``head`` operands, the ``bay`` of the token
     buffer that has its values; ``stored``: the rows hold a state, else they count as 0.
     """
     return data.StructLayout({
-        "slot": range(slots), "config": slot_layout(geometry), "head": HEAD, "half": 1, "stored": 1,
+        "slot": range(slots), "config": slot_layout(geometry), "head": HEAD, "bay": range(BAYS), "stored": 1,
     })

@@ -131,7 +131,7 @@ class Prepare(wiring.Component):
                 m.d.sync += issued.eq(issued + 1)
                 with m.If(issued == g.vector_words - 1):
                     m.next = "IDLE"
-        m.d.comb += [self.words.half.eq(token.half), self.words.word.eq(issued)]
+        m.d.comb += [self.words.bay.eq(token.bay), self.words.word.eq(issued)]
         m.d.sync += ahead.eq(ahead + push - self.key_taken)
 
         weights = self._decays(m, token, reads & (self.words.section == Section.DECAYS), issued, decays, done_factors)
@@ -281,7 +281,7 @@ class Prepare(wiring.Component):
         m.d.comb += [weigh.valid.eq(weighed), writer.i_valid.eq(weigh.o_valid)]
 
     def _passes(self, m: Module, token: Any, push: Signal) -> None:
-        """Queues of passes, falls and keys; the vectors go straight to the read-out."""
+        """Queues of passes, of their keys' arrival, of falls and keys; the vectors go straight to the read-out."""
         g, writer, config = self.geometry, self.writer, token.config
         layout = pass_layout(g, self.slots)
         wiring.connect(m, writer.query, wiring.flipped(self.load))
@@ -291,7 +291,7 @@ class Prepare(wiring.Component):
         frozen = self.one & (token.beta == 0)
         doubles = exact_log2(g.head_dim) % 2
         m.d.comb += [
-            entry.slot.eq(token.slot), entry.config.eq(config), entry.half.eq(token.half),
+            entry.slot.eq(token.slot), entry.config.eq(config), entry.bay.eq(token.bay),
             entry.stored.eq(stored.bit_select(token.slot, 1)),
             entry.head.mode.eq(config.mode), entry.head.halved.eq(config.rotate & doubles),
             entry.head.write.eq(~frozen), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
@@ -315,14 +315,13 @@ class Prepare(wiring.Component):
         for name, width, pushes, value, pops in (
             ("passes", layout.size, push, entry.as_value(), self.o.valid & self.o.ready),
             ("falls", len(falls), push, falls, self.key_taken),
+            ("arrived", 1, arrives, Const(1, 1), self.o.valid & self.o.ready),
             ("keys", len(codes) + row.scales.as_value().shape().width, arrives, Cat(codes, row.scales), self.key_taken),
         ):
             m.submodules[f"{name}_queue"] = queue = queues[name] = SyncFIFO(width=width, depth=AHEAD)
             m.d.comb += [queue.w_en.eq(pushes), queue.w_data.eq(value), queue.r_en.eq(pops)]
-        keys = Signal(range(AHEAD + 1))
-        m.d.sync += keys.eq(keys + arrives - (self.o.valid & self.o.ready))
         m.d.comb += [
-            self.o.valid.eq(queues["passes"].r_rdy & (keys != 0)),
+            self.o.valid.eq(queues["passes"].r_rdy & queues["arrived"].r_rdy),
             self.o.payload.as_value().eq(queues["passes"].r_data),
             Cat(self.key.codes, self.key.scales).eq(queues["keys"].r_data),
             Value.cast(self.key.falls).eq(queues["falls"].r_data),

@@ -1,4 +1,4 @@
-"""Token buffer: the payloads of two tokens, one that comes in and one whose rows stream."""
+"""Token buffer: the payloads of tokens from their arrival until their rows have been read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from statecell.spec import formats, frame
 from statecell.spec.geometry import Geometry
 from statecell_hw.layouts import SCALE
 from statecell_hw.recurrent.factor import DECAY_BITS
-from statecell_hw.recurrent.operands import channel_limit, slot_layout
+from statecell_hw.recurrent.operands import BAYS, channel_limit, slot_layout
 
-HALVES = 2
 PLACES = 8
-"""Places in a half of the words' memory, a vector each."""
+"""Places in a bay of the words' memory, a vector each."""
 WORD_BITS = 32
 """Bits of beta and of a decay in a payload."""
 
@@ -36,11 +35,11 @@ class Section(enum.Enum, shape=3):
 
 
 def token_layout(geometry: Geometry, slots: int) -> data.StructLayout:
-    """A token that has come whole: of ``slot`` with its ``config``, in ``half`` of the buffer. ``decay`` is right only
+    """A token that has come whole: of ``slot`` with its ``config``, in ``bay`` of the buffer. ``decay`` is right only
     with one a head.
     """
     return data.StructLayout({
-        "slot": range(slots), "config": slot_layout(geometry), "half": 1, "beta": formats.BETA_BITS,
+        "slot": range(slots), "config": slot_layout(geometry), "bay": range(BAYS), "beta": formats.BETA_BITS,
         "decay": DECAY_BITS,
     })
 
@@ -50,7 +49,7 @@ class WordRead(wiring.Signature):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__({
-            "half": Out(1), "section": Out(Section), "word": Out(range(2 * geometry.vector_words)),
+            "bay": Out(range(BAYS)), "section": Out(Section), "word": Out(range(2 * geometry.vector_words)),
             "data": In(8 * geometry.link_bytes),
         })
 
@@ -60,7 +59,7 @@ class ChannelRead(wiring.Signature):
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__({
-            "half": Out(1), "channel": Out(range(channel_limit(geometry))),
+            "bay": Out(range(BAYS)), "channel": Out(range(channel_limit(geometry))),
             "v": In(signed(formats.VECTOR_BITS)), "scales": In(SCALE).array(geometry.groups),
         })
 
@@ -68,14 +67,14 @@ class ChannelRead(wiring.Signature):
 class TokenBuffer(wiring.Component):
     """Payloads of RECUR in, word for word; operands out.
 
-    ``head`` takes a token's slot and config while a half is free; its payload follows on ``i``: a block with beta and
+    ``head`` takes a token's slot and config while a bay is free; its payload follows on ``i``: a block with beta and
     the decay, u32 each; with a decay per lane, those, u32; q, k and, with a bonus, b, i16; the channels' values, i16;
     with supplied scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
 
     ``complete`` is high when all of it has come, until ``accept`` makes it a token; ``drop`` forgets what has come at
     any time. ``bad``: a decay of it is 0 or above 1.0, beta has more than its bits, an element of a vector is beyond
     +-VECTOR_MAX, or a scale has the exponent of a low plane. ``o``: accepted tokens in order. Words and channels of a
-    token can be read until ``release`` frees the older half. Latency from ``accept`` to ``o`` 1 cycle. Reset forgets
+    token can be read until ``release`` frees the oldest bay. Latency from ``accept`` to ``o`` 1 cycle. Reset forgets
     all tokens.
     """
 
@@ -116,31 +115,31 @@ class TokenBuffer(wiring.Component):
         m = Module()
         g = self.geometry
         entries: list[Any] = [Signal(token_layout(g, self.slots), name=f"entry_{i}", reset_less=True)
-                              for i in range(HALVES)]
-        half, oldest = Signal(), Signal()
-        held, waiting = Signal(range(HALVES + 1)), Signal(range(HALVES + 1))
+                              for i in range(BAYS)]
+        bay, oldest = Signal(range(BAYS)), Signal(range(BAYS))
+        held, waiting = Signal(range(BAYS + 1)), Signal(range(BAYS + 1))
         section = Signal(Section)
         index = Signal(range(max(2 * g.vector_words, self._value_words)))
         active = Signal()
-        config = Array(entries)[half].config
+        config = Array(entries)[bay].config
         takes = self.i.valid & self.i.ready
         taken = self.o.valid & self.o.ready
         accepted = self.complete & self.accept
         m.d.comb += [
-            self.head.ready.eq((held != HALVES) & ~active & ~self.complete),
+            self.head.ready.eq((held != BAYS) & ~active & ~self.complete),
             self.i.ready.eq(active),
             self.o.valid.eq(waiting != 0),
             self.o.payload.eq(Array(entries)[oldest]),
         ]
         m.d.sync += [
-            held.eq(held + accepted - self.release), waiting.eq(waiting + accepted - taken), oldest.eq(oldest ^ taken),
+            held.eq(held + accepted - self.release), waiting.eq(waiting + accepted - taken), oldest.eq(oldest + taken),
         ]
         with m.If(self.head.valid & self.head.ready):
             m.d.sync += [active.eq(1), section.eq(Section.SCALARS), index.eq(0)]
             for number, entry in enumerate(entries):
-                with m.If(half == number):
+                with m.If(bay == number):
                     m.d.sync += [entry.slot.eq(self.head.payload.slot), entry.config.eq(self.head.payload.config),
-                                 entry.half.eq(number)]
+                                 entry.bay.eq(number)]
         last = Signal()
         with m.If(takes):
             m.d.sync += index.eq(Mux(last, 0, index + 1))
@@ -148,10 +147,10 @@ class TokenBuffer(wiring.Component):
             m.d.sync += self.bad.eq(1)
         self._sections(m, config, section, index, last, takes, active)
         with m.If(accepted | self.drop):
-            m.d.sync += [self.complete.eq(0), active.eq(0), self.bad.eq(0), half.eq(half ^ accepted)]
+            m.d.sync += [self.complete.eq(0), active.eq(0), self.bad.eq(0), bay.eq(bay + accepted)]
         with m.If(takes & (section == Section.SCALARS)):
-            self._scalars(m, entries, half, index)
-        self._memories(m, section, index, half, takes)
+            self._scalars(m, entries, bay, index)
+        self._memories(m, section, index, bay, takes)
         return m
 
     def _bad(self, section: Signal, index: Signal, config: Any) -> Value:
@@ -238,38 +237,38 @@ class TokenBuffer(wiring.Component):
                 m.d.comb += length.eq(scales * block_words)
                 finish()
 
-    def _scalars(self, m: Module, entries: list[Any], half: Signal, index: Signal) -> None:
+    def _scalars(self, m: Module, entries: list[Any], bay: Signal, index: Signal) -> None:
         """Beta and decay of the first block."""
         per_word = 8 * self.geometry.link_bytes // WORD_BITS
         for place, (name, bits) in enumerate((("beta", formats.BETA_BITS), ("decay", DECAY_BITS))):
             field = self.i.payload.word_select(place % per_word, WORD_BITS)[:bits]
             for number, entry in enumerate(entries):
-                with m.If((half == number) & (index == place // per_word)):
+                with m.If((bay == number) & (index == place // per_word)):
                     m.d.sync += entry[name].eq(field)
 
-    def _memories(self, m: Module, section: Signal, index: Signal, half: Signal, takes: Value) -> None:
+    def _memories(self, m: Module, section: Signal, index: Signal, bay: Signal, takes: Value) -> None:
         """Words of vectors and decays; values; scales."""
         g, bits = self.geometry, 8 * self.geometry.link_bytes
         read: Any = self.words
-        words: Memory = Memory(shape=bits, depth=HALVES * PLACES * g.vector_words, init=[])
+        words: Memory = Memory(shape=bits, depth=BAYS * PLACES * g.vector_words, init=[])
         m.submodules.words = words
         write, fetch = words.write_port(), words.read_port()
         m.d.comb += [
             write.en.eq(takes & (section != Section.VALUES) & (section != Section.SCALES)),
-            write.addr.eq(self._place(section, index, half)), write.data.eq(self.i.payload),
-            fetch.addr.eq(self._place(read.section, read.word, read.half)), read.data.eq(fetch.data),
+            write.addr.eq(self._place(section, index, bay)), write.data.eq(self.i.payload),
+            fetch.addr.eq(self._place(read.section, read.word, read.bay)), read.data.eq(fetch.data),
         ]
         groups = exact_log2(g.groups)
         per_value, per_scale = exact_log2(g.word), exact_log2(g.link_bytes) - groups
-        channel, which = self.channels.channel, self.channels.half
+        channel, which = self.channels.channel, self.channels.bay
         for name, depth, shift, at in (("values", self._value_words, per_value, Section.VALUES),
                                        ("scales", self._scale_words, per_scale, Section.SCALES)):
-            memory: Memory = Memory(shape=bits, depth=HALVES * depth, init=[])
+            memory: Memory = Memory(shape=bits, depth=BAYS * depth, init=[])
             m.submodules[name] = memory
             write, fetch = memory.write_port(), memory.read_port()
             m.d.comb += [
                 write.en.eq(takes & (section == at)), write.data.eq(self.i.payload),
-                write.addr.eq(Cat(index[:exact_log2(depth)], half)), fetch.addr.eq(Cat(channel[shift:], which)),
+                write.addr.eq(Cat(index[:exact_log2(depth)], bay)), fetch.addr.eq(Cat(channel[shift:], which)),
             ]
             chosen = Signal(shift, name=f"chosen_{name}", reset_less=True)
             m.d.sync += chosen.eq(channel[:shift])
@@ -279,8 +278,8 @@ class TokenBuffer(wiring.Component):
             else:
                 m.d.sync += Cat(scale.as_value() for scale in self.channels.scales).eq(word)
 
-    def _place(self, section: Any, word: Value, half: Value) -> Value:
-        """Address of a word: the decays, twice as many as a vector's words, have the upper places of a half."""
+    def _place(self, section: Any, word: Value, bay: Value) -> Value:
+        """Address of a word: the decays, twice as many as a vector's words, have the upper places of a bay."""
         bits = exact_log2(self.geometry.vector_words)
         number = Value.cast(section)
-        return Cat(word[:bits], Mux(number[2], word[bits], number[0]), Mux(number[2], 0, number[1]), number[2], half)
+        return Cat(word[:bits], Mux(number[2], word[bits], number[0]), Mux(number[2], 0, number[1]), number[2], bay)

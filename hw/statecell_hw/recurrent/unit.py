@@ -6,10 +6,8 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
-from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import exact_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
@@ -19,14 +17,13 @@ from statecell_hw.layouts import row_layout
 from statecell_hw.link.deframer import word_layout
 from statecell_hw.recurrent.delay import DelayLine
 from statecell_hw.recurrent.energy import ENERGY_BITS, Energy
-from statecell_hw.recurrent.operands import channel_limit, slot_layout
+from statecell_hw.recurrent.operands import slot_layout
+from statecell_hw.recurrent.outputs import Outputs
 from statecell_hw.recurrent.path import RecurrentPath
 from statecell_hw.recurrent.prepare import Prepare
 from statecell_hw.recurrent.tokens import TokenBuffer
 from statecell_hw.recurrent.walk import Walk
 
-OUTPUT_BITS = 32
-"""Bits of an output in a payload, sign-extended."""
 COUNT_BITS = 32
 ENTRY = 1
 """Cycles from a bank's row to the path: choice of bank and plane."""
@@ -95,7 +92,7 @@ class RecurrentUnit(wiring.Component):
         self.prepare = Prepare(g, slots=slots)
         self.path = RecurrentPath(g, multiplier=multiplier)
         self.walk = Walk(g, slots=slots, gap=self.path.gap)
-        self.energy = Energy(g)
+        self.outputs, self.energy = Outputs(g), Energy(g)
         super().__init__({
             "open_en": In(1),
             "open_slot": In(range(slots)),
@@ -127,7 +124,7 @@ class RecurrentUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
-        for name in ("tokens", "prepare", "path", "walk", "energy"):
+        for name in ("tokens", "prepare", "path", "walk", "outputs", "energy"):
             m.submodules[name] = getattr(self, name)
         tokens, prepare, walk = self.tokens, self.prepare, self.walk
         self._slots(m)
@@ -139,7 +136,7 @@ class RecurrentUnit(wiring.Component):
         m.d.comb += [
             self.complete.eq(tokens.complete), self.bad.eq(tokens.bad),
             tokens.accept.eq(self.accept), tokens.drop.eq(self.drop),
-            tokens.release.eq(walk.last), tokens.channels.half.eq(walk.current.half),
+            tokens.release.eq(walk.last), tokens.channels.bay.eq(walk.current.bay),
             tokens.channels.channel.eq(walk.channel),
             prepare.open_en.eq(self.open_en), prepare.open_slot.eq(self.open_slot),
             prepare.load_ready.eq(self.path.load_ready), prepare.key_taken.eq(self.path.key_taken),
@@ -214,32 +211,13 @@ class RecurrentUnit(wiring.Component):
 
     def _outputs(self, m: Module) -> None:
         """Outputs to words, whose places are promised before a pass begins."""
-        g, walk, path = self.geometry, self.walk, self.path
-        per_word = 8 * g.link_bytes // OUTPUT_BITS
-        depth = 2 * channel_limit(g) // per_word
-        m.submodules.outputs = outputs = SyncFIFOBuffered(width=8 * g.link_bytes + 1, depth=depth)
-        words = walk.i.payload.config.channels >> exact_log2(per_word)
-        room = Signal(range(depth + 1), init=depth)
-        taken, begins = self.o.valid & self.o.ready, walk.i.valid & walk.i.ready
+        walk, path, outputs = self.walk, self.path, self.outputs
+        wiring.connect(m, outputs.o, wiring.flipped(self.o))
         m.d.comb += [
-            walk.allowed.eq(room >= words),
-            self.o.valid.eq(outputs.r_rdy), outputs.r_en.eq(taken),
-            Cat(self.o.payload.data, self.o.payload.last).eq(outputs.r_data),
+            outputs.channels.eq(walk.i.payload.config.channels), walk.allowed.eq(outputs.allowed),
+            outputs.begins.eq(walk.i.valid & walk.i.ready),
+            outputs.valid.eq(path.o_valid), outputs.value.eq(path.o), outputs.ends.eq(path.o_last),
         ]
-        m.d.sync += room.eq(room + taken - Mux(begins, words, 0))
-        long = Signal(OUTPUT_BITS)
-        m.d.comb += long.eq(path.o)
-        if per_word == 1:
-            m.d.comb += [outputs.w_en.eq(path.o_valid), outputs.w_data.eq(Cat(long, path.o_last))]
-        else:
-            place = Signal(range(per_word))
-            parts = Signal(OUTPUT_BITS * (per_word - 1), reset_less=True)
-            with m.If(path.o_valid):
-                m.d.sync += [place.eq(place + 1), parts.eq(Cat(parts, long)[OUTPUT_BITS:])]
-            m.d.comb += [
-                outputs.w_en.eq(path.o_valid & (place == per_word - 1)),
-                outputs.w_data.eq(Cat(parts, long, path.o_last)),
-            ]
 
     def _write(self, m: Module) -> None:
         """Rows back to where they were read."""

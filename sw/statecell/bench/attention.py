@@ -151,6 +151,7 @@ def _measure(
 
 
 def open_transport(url: str) -> Transport:
+    """The transport of a device's URL. Raises BenchError for a scheme that nothing installed opens."""
     scheme, _, rest = url.partition(":")
     found = [point for point in entry_points(group=TRANSPORTS) if point.name == scheme]
     if not found:
@@ -160,7 +161,8 @@ def open_transport(url: str) -> Transport:
 
 
 def stamps(transport: Transport) -> Stamps:
-    stamps = getattr(transport, "last", None)
-    if stamps is None or not hasattr(stamps, "out_stamps"):
+    """The stamps of the newest exchange. Raises BenchError for a device that has none."""
+    newest = getattr(transport, "last", None)
+    if newest is None or not hasattr(newest, "out_stamps"):
         raise BenchError("This device does not count cycles for each word: measure the simulator, --device sim:CONFIG.")
-    return cast(Stamps, stamps)
+    return cast(Stamps, newest)
