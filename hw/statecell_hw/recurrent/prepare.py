@@ -43,8 +43,8 @@ class Prepare(wiring.Component):
     pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and its rows count as 0,
     which they do until a pass that writes; it must not come while a token of that slot is in the block.
 
-    A token takes about ``interval`` cycles, ``lane_cycles`` more with a decay per lane and ``vector_words`` more with a
-    bonus. Reset forgets tokens, factors and rows.
+    A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
+    lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
     """
 
     i: stream.Interface
@@ -76,14 +76,13 @@ class Prepare(wiring.Component):
 
     @property
     def interval(self) -> int:
-        """Most cycles from one token to the next, one decay a head, rotated, while nothing waits."""
+        """Cycles from one rotated token to the next: token, decay, jobs, q and k, their rotation, k once more."""
         words = self.geometry.vector_words
-        decays, jobs, turn = self.factor.latency + 2, VECTORS + 2, self.rotate.latency + words + 3
-        return 1 + decays + jobs + 2 * words + turn + words
+        return 1 + (self.factor.latency + 3) + 1 + 2 * words + (self.rotate.latency + words + 2) + words
 
     @property
     def lane_cycles(self) -> int:
-        """Cycles that a decay per lane adds."""
+        """Most cycles that decays per lane add."""
         return 2 * self.geometry.vector_words - 1
 
     def elaborate(self, platform: object) -> Module:

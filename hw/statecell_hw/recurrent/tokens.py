@@ -45,7 +45,9 @@ def token_layout(geometry: Geometry, slots: int) -> data.StructLayout:
 
 
 class WordRead(wiring.Signature):
-    """Read port: ``data`` is the word of the cycle before. ``section``: Q, K, B or DECAYS."""
+    """Read port: ``data`` is the word of the cycle before. ``section``: Q, K, B or DECAYS; ``word`` counts modulo the
+    words of a vector, but for DECAYS.
+    """
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__({
@@ -119,7 +121,7 @@ class TokenBuffer(wiring.Component):
         bay, oldest = Signal(range(BAYS)), Signal(range(BAYS))
         held, waiting = Signal(range(BAYS + 1)), Signal(range(BAYS + 1))
         section = Signal(Section)
-        index = Signal(range(max(2 * g.vector_words, self._value_words)))
+        index = Signal(range(max(2 * g.vector_words, self._value_words, self._scale_words)))
         active = Signal()
         config = Array(entries)[bay].config
         takes = self.i.valid & self.i.ready

@@ -14,8 +14,6 @@ BENCHES = {
 }  # fmt: skip
 IN_WRITER = {"array.jobs", "array.quantise", "array.query", "array.search"}  # its bench goes through all its stages
 
-IN_UNIT = {"recurrent.outputs", "recurrent.prepare", "recurrent.tokens", "recurrent.walk"}  # likewise in the unit's
-
 
 def run(case: twin.Twin, spoil: tuple[str, str] | None = None) -> int:
     """Record a twin test and run it again in cocotb, on Verilog in which `spoil` is exchanged if given."""
@@ -45,6 +43,6 @@ def test_every_block_has_a_bench() -> None:
         for path in root.rglob("*.py")
         if "(wiring.Component)" in path.read_text()
     }
-    assert blocks == {case.block for case in twin.TWINS} | set(BENCHES) | IN_WRITER | IN_UNIT
+    assert blocks == {case.block for case in twin.TWINS} | set(BENCHES) | IN_WRITER
     folder = Path(importlib.import_module("statecell_sim.benches").__path__[0])
     assert all((folder / f"{bench}.py").is_file() for bench in BENCHES.values())

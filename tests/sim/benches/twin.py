@@ -93,14 +93,19 @@ TWINS = [
     Twin("recurrent.mix", "products_of_vectors", {"name": "tiny"}),
     Twin("recurrent.noise", "the_register_follows_the_model", {}),
     Twin("recurrent.opening", "modes_are_checked_and_unpacked", {"name": "recur32"}),
+    Twin("recurrent.outputs", "outputs_of_heads_become_words", {"name": "recur32"}),
     Twin("recurrent.path", "rows_of_every_mode_equal_the_model", {
         "name": "tiny", "rule": Rule(delta=True), "lane_decay": False, "multiplier": "gated", "pause": 0.2}),
+    Twin("recurrent.prepare", "operands_of_tokens", {
+        "name": "recur32", "rule": Rule(decay_first=False), "lanes": True, "bonus": True}),
     Twin("recurrent.readout", "products_of_rows_with_both_vectors", {
         "name": "tiny2", "multiplier": "gated", "rotated": True}),
     Twin("recurrent.requantise", "codes_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.tokens", "payloads_come_back_by_part", {"name": "recur32", "lanes": True}),
     Twin("recurrent.unit", "tokens_of_many_slots", {
         "name": "recur32", "rule": Rule(decay_first=False), "lane_decay": True, "tokens": 1}),
     Twin("recurrent.update", "lanes_in_the_working_scale", {"name": "tiny", "multiplier": "gated"}),
+    Twin("recurrent.walk", "rows_of_passes_follow_without_a_bubble", {"gap": 6}),
     Twin("recurrent.weigh", "products_with_factors", {}),
 ]
 
