@@ -519,10 +519,12 @@ class Started(Harness):
 class Responses(Harness):
     """The responder; a word of `i` is a completed command, a word of its results or a word of its rows."""
 
-    INPUTS = ("i", "vectors", "rows")
+    INPUTS: tuple[str, ...] = ("i", "vectors", "rows")
 
-    def __init__(self) -> None:
-        block: Any = Responder(G, info=Info(**dict.fromkeys(INFO_FIELDS, 5)))
+    def __init__(self, g: Geometry = G) -> None:
+        if g.states:
+            self.INPUTS = (*self.INPUTS, "outputs")
+        block: Any = Responder(g, info=Info(**dict.fromkeys(INFO_FIELDS, 5)))
         shapes = {name: getattr(block, name).payload.shape() for name in self.INPUTS}
         super().__init__(block, data.StructLayout({"to": range(len(shapes)), **shapes}), block.o.payload.shape())
 
@@ -615,8 +617,8 @@ class Commands(Harness):
     """The command processor between a deframer that gives each header a verdict, and slots with room; fields of the
     header that matter to few commands say how its payload turned out."""
 
-    def __init__(self) -> None:
-        block: Any = Command(G)
+    def __init__(self, g: Geometry = G) -> None:
+        block: Any = Command(g)
         super().__init__(block, block.header.payload.shape(), block.completion.payload.shape())
 
     def elaborate(self, platform: Any) -> Elaboratable:
@@ -843,6 +845,8 @@ PROOFS: dict[str, dict[str, Any]] = {
     "vectors": {"factory": Jobs, "depth": 12},
     "row reader": {"factory": Rows, "depth": 8, "always": True},
     "command": {"factory": Commands, "depth": 12, "reach": 1},
+    "command of states": {"factory": lambda: Commands(STATES), "depth": 12, "reach": 1},
+    "responder of states": {"factory": lambda: Responses(STATES), "depth": 10, "reach": 7, "always": True},
     "responder": {"factory": Responses, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words
     "pass queue start": {"factory": lambda: Started("start"), "depth": 8},
     "pass queue order": {"factory": lambda: Started("order"), "depth": 8, "always": True},
