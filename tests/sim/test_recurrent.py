@@ -10,15 +10,25 @@ import numpy as np
 import pytest
 import torch
 
-from statecell.device import Device, DeviceError, StateToken, outputs, recur_request
+from statecell.device import (
+    Device,
+    DeviceError,
+    StateToken,
+    append_request,
+    attend_request,
+    map_request,
+    outputs,
+    recur_request,
+)
 from statecell.link.framing import Request
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
-from statecell.model.recurrent.mode import Mode, Rule
+from statecell.model.recurrent.mode import Mode, Rule, Storage
 from statecell.model.recurrent.state import State, new_state
 from statecell.model.rows import pack
-from statecell.spec.commands import StateFlag, StateMode, Status
+from statecell.spec.commands import Opcode, StateFlag, StateMode, Status
 from statecell.spec.geometry import config
+from statecell_sim.golden import GoldenDevice
 from statecell_sim.simulator import open_transport
 from tests.hw.recurrent.states import every_mode, random_scales, random_token
 
@@ -119,23 +129,31 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
 
 
 def test_attention_and_states_take_turns(device: Device) -> None:
-    """Rows of tokens beside a state: neither changes the other."""
+    """Rows of tokens beside a state, commands back to back: neither changes the other."""
     device.reset()
     generator = torch.Generator().manual_seed(5)
     rng = np.random.default_rng(5)
-    state = random_heads([Mode()], Rule(delta=True), False, generator)
+    state = random_heads([Mode(), Mode(storage=Storage.INT8)], Rule(delta=True), False, generator)
+    golden = GoldenDevice(G)
     device.open_state(0, state_mode(state, 0, 0))
-    device.open_slot(1)
-    device.map_pages(1, range(8, 16))
-    for _ in range(6):
-        token, scales = random_token(state, generator), random_scales(state, generator)
-        k, v = (rng.integers(-2000, 2000, (1, G.head_dim)).astype(np.int16) for _ in range(2))
-        device.append(1, k, v)
-        o = device.recur(0, state_token(state, token, scales, 0))
-        assert o.tolist() == integer.step(state, token).tolist()[0]
-    before = device.read_rows(1, 0, 6)
-    device.recur(0, state_token(state, token, scales, 0))
-    assert device.read_rows(1, 0, 6) == before
+    device.open_state(1, state_mode(state, 1, 3))
+    requests = [Request(opcode=Opcode.OPEN, slot=2), map_request(2, range(16, 24))]
+    expected = [golden.answer(request).payload for request in requests]
+    for count in range(1, 7):
+        token = random_token(state, generator)
+        o = integer.step(state, token).to(torch.int32).numpy()
+        k, v, q = (rng.integers(-2000, 2000, (1, G.head_dim)).astype(np.int16) for _ in range(3))
+        attention = [append_request(2, k, v), attend_request(2, q, [0], [count], 20)]
+        recurrent = [recur_request(head, state_token(state, token, state.scales, head)) for head in (0, 1)]
+        order = (attention[0], *recurrent, attention[1]) if count % 2 else (recurrent[0], *attention, recurrent[1])
+        for request in order:
+            requests.append(request)
+            head = request.slot
+            expected.append(golden.answer(request).payload if head == 2 else o[head].astype("<i4").tobytes())
+    requests.append(Request(opcode=Opcode.READ_ROWS, slot=2, count=6))
+    expected.append(golden.answer(requests[-1]).payload)
+    answers = device.require(requests)
+    assert [answer.payload for answer in answers] == expected
 
 
 GOOD = StateMode(flags=StateFlag.DELTA | StateFlag.DECAY_FIRST | StateFlag.BONUS, feedback=16, shift=0, channels=16,
