@@ -18,6 +18,7 @@ from statecell_hw.attention.normalise import Normalise
 from statecell_hw.attention.score import Score
 from statecell_hw.attention.softmax import Softmax
 from statecell_hw.layouts import QueryLoad, RowWrite, output_layout, pass_layout
+from statecell_hw.recurrent.unit import BankAccess
 
 PASSES = 2
 """Passes that may be started and not fully drained: one in the drain registers, one in the accumulators."""
@@ -48,6 +49,8 @@ class Tile(wiring.Component):
     ``o``: ``lanes`` * ``vector_words`` words per pass, in order; it may be held up for any time, and no row is lost.
     ``raw_read``: a row of both banks ``raw_latency`` cycles after ``en``; only while ``busy`` is low.
     ``busy``: a pass or its words are in the tile. ``key_row``, ``value_row``: that bank reads a row for a pass.
+    ``recurrent``, with states: the banks for the recurrent unit, read ``raw_latency`` cycles after ``read_en``; only
+    while ``busy`` is low and nothing else is written or read.
 
     The first row of a pass is issued one cycle after acceptance, is in the accumulators ``accumulate_latency`` cycles
     later, and the first word is on ``o`` ``output_latency`` cycles after the last row was issued. Passes follow each
@@ -67,6 +70,7 @@ class Tile(wiring.Component):
     busy: Signal
     key_row: Signal
     value_row: Signal
+    recurrent: Any
 
     def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
         self.geometry = g = geometry
@@ -90,6 +94,7 @@ class Tile(wiring.Component):
             "busy": Out(1),
             "key_row": Out(1),
             "value_row": Out(1),
+            **({"recurrent": In(BankAccess(g))} if g.states else {}),
         })
 
     # -- times, in cycles after a row's tag leaves the row stream ------------------------------------------------------
@@ -199,6 +204,8 @@ class Tile(wiring.Component):
                 bank.write_en.eq(write_en), bank.write_row.eq(write.row), bank.write_data.eq(write.data),
                 bank.read_en.eq(reading), bank.read_row.eq(row), data_out.eq(bank.raw), strobe.eq(valid[time]),
             ]
+            if g.states:
+                self._recur(m, bank, reading, row, strobe)
 
         # -- key side --------------------------------------------------------------------------------------------------
         start = self._codes_time - 1
@@ -255,3 +262,25 @@ class Tile(wiring.Component):
             codes = held
         m.d.comb += [a.eq(b) for a, b in zip(accumulate.codes, codes, strict=True)]
         return m
+
+    def _recur(self, m: Module, bank: Bank, reading: Signal, row: Signal, strobe: Signal) -> None:
+        """A bank's ports for the recurrent unit: registers like those of the other rows."""
+        access: Any = self.recurrent
+        keys = bank is self.keys
+        name = "key" if keys else "value"
+        enable, given, shown = (access.write_key_en, access.write_key, access.key) if keys else (
+            access.write_value_en, access.write_value, access.value)
+        written, reads = Signal(name=f"recurrent_write_{name}"), Signal(name=f"recurrent_read_{name}")
+        place: Any = Signal(
+            data.StructLayout({"row": range(self.geometry.rows), "data": self.geometry.row_bits}),
+            name=f"recurrent_{name}", reset_less=True)
+        m.d.sync += [written.eq(enable), reads.eq(access.read_en)]
+        with m.If(enable):
+            m.d.sync += [place.row.eq(access.write_row), place.data.eq(given)]
+        with m.If(access.read_en):
+            m.d.sync += [reading.eq(1), row.eq(access.row)]
+        with m.If(written):
+            m.d.comb += [bank.write_en.eq(1), bank.write_row.eq(place.row), bank.write_data.eq(place.data)]
+        with m.If(reads):
+            m.d.comb += strobe.eq(1)
+        m.d.comb += shown.eq(bank.raw)

@@ -10,7 +10,7 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from statecell.spec.commands import COUNTER_FIELDS, Status
+from statecell.spec.commands import COUNTER_FIELDS, STATE_FIELDS, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SerialLink
 from statecell_hw.array.multiply import Multiplier
@@ -33,6 +33,8 @@ from statecell_hw.layouts import output_layout
 from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
 from statecell_hw.link.port import LINK_PORT
+from statecell_hw.recurrent.opening import Opening
+from statecell_hw.recurrent.unit import STATUS, RecurrentUnit
 from statecell_hw.stage import Stage
 from statecell_hw.tile import Tile
 
@@ -71,6 +73,10 @@ class StateCell(wiring.Component):
         self.result, self.answer = Stage(output_layout(g)), Stage(word_layout(g))
         self.rotate, self.writer, self.pack = Rotate(g), Writer(g), BlockPack(g)
         self.tiles = [Tile(g, multiplier=multiplier) for _ in range(g.tiles)]
+        if g.states:
+            self.opening = Opening(g)
+            self.recurrent = RecurrentUnit(
+                g, slots=g.states, read_latency=self.tiles[0].raw_latency, multiplier=multiplier)
         self.row_reader, self.row_writer = RowReader(g, read_latency=self.tiles[0].raw_latency), RowWriter(g)
         super().__init__({"i": In(signature), "o": Out(signature), "link": Out(LINK_PORT)})
 
@@ -87,6 +93,8 @@ class StateCell(wiring.Component):
         self._connect_tiles(m)
         self._connect_idle(m)
         self._connect_counters(m)
+        if self.g.states:
+            self._connect_recurrent(m)
         return m
 
     def _connect_link(self, m: Module) -> None:
@@ -140,6 +148,14 @@ class StateCell(wiring.Component):
                 m.d.comb += [unit.i.valid.eq(payload.valid), payload.ready.eq(unit.i.ready)]
         with m.If(~(command.mapping | command.attending | command.appending | command.writing)):
             m.d.comb += payload.ready.eq(1)
+        if self.g.states:
+            # these take every word that comes
+            for stream_in, selected in ((self.opening.i, command.recurrent.opening),
+                                        (self.recurrent.i, command.recurrent.recurring)):
+                m.d.comb += [
+                    stream_in.payload.eq(payload.payload),
+                    stream_in.valid.eq(payload.valid & payload.ready & selected),
+                ]
         request, entry = command.request, command.entry
         wide, zero_point = Signal(), Signal()
         m.d.comb += [
@@ -294,5 +310,39 @@ class StateCell(wiring.Component):
             "stalls": passes.start.valid & ~passes.start.ready,
             "passes": passes.start.valid & passes.start.ready,
         }
+        if self.g.states:
+            banks = self.recurrent.banks
+            events["rows_written"] = events["rows_written"] + banks.write_key_en + banks.write_value_en
         for name, event in zip(COUNTER_FIELDS, self.counters.events, strict=True):
             m.d.comb += event.eq(events[name])
+
+    def _connect_recurrent(self, m: Module) -> None:
+        """Recurrent states: tokens to the unit, its banks, outputs and registers."""
+        command, unit, opening = self.command, self.recurrent, self.opening
+        port, tile = command.recurrent, self.tiles[0]
+        status: Any = Signal(STATUS, reset_less=True)
+        wiring.connect(m, unit.banks, tile.recurrent)
+        # a cycle late, as for the barriers
+        m.d.sync += port.quiet.eq(
+            self.vectors.idle & self.passes.idle & ~self.result.o.valid & ~tile.busy & self.writer.idle)
+        m.d.comb += [
+            opening.start.eq(command.begin),
+            port.rows.eq(opening.rows), port.blocks.eq(opening.blocks), port.outputs.eq(opening.outputs),
+            unit.open_en.eq(port.open_en), unit.open_slot.eq(command.request.slot),
+            unit.open_config.eq(opening.config), unit.open_noise.eq(opening.noise),
+            unit.token.valid.eq(port.token), unit.token.payload.eq(command.request.slot),
+            port.token_ready.eq(unit.token.ready), port.idle.eq(unit.idle),
+            unit.accept.eq(port.accept), unit.drop.eq(port.drop),
+            unit.status_slot.eq(command.request.slot),
+            self.responder.outputs.valid.eq(unit.o.valid), self.responder.outputs.payload.eq(unit.o.payload.data),
+            unit.o.ready.eq(self.responder.outputs.ready),
+            *(self.responder.state.word_select(place, 64).eq(status[name])
+              for place, name in enumerate(STATE_FIELDS)),
+        ]
+        with m.If(port.capture):
+            m.d.sync += status.eq(unit.status)
+        with m.If(port.opening & opening.bad | port.recurring & unit.bad):
+            m.d.comb += command.faulty.eq(Status.BAD_VALUE)
+        verdict = self.deframer.verdict
+        with m.If(port.recurring & ~unit.complete & (verdict.payload == Status.OK)):
+            m.d.comb += command.settled.eq(0)

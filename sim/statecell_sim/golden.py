@@ -11,7 +11,7 @@ from statecell.link.framing import Request
 from statecell.model import integer
 from statecell.model.rows import Rows, pack, unpack
 from statecell.spec import formats, frame
-from statecell.spec.commands import CLEAR_COUNTERS, Flag, Opcode, Status
+from statecell.spec.commands import CLEAR_COUNTERS, Flag, Opcode, Status, opcodes
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
 
@@ -36,7 +36,7 @@ class _Slot:
 
 
 class GoldenDevice:
-    """A device of geometry ``g`` that answers one request after another; see docs/protocol.md.
+    """A device of geometry ``g``, without states, that answers one request after another; see docs/protocol.md.
 
     ``passes``, ``rows_read`` (of each bank) and ``rows_written`` count what the device's counters count, since RESET or
     the last clear. ``products`` counts the row-query dot products of all ATTENDs.
@@ -91,7 +91,7 @@ class GoldenDevice:
     # -- checks, in the order of docs/protocol.md -------------------------------------------------------------
     def _refusal(self, r: Request) -> Status:
         g = self.g
-        if r.opcode not in set(Opcode):
+        if r.opcode not in opcodes(0):
             return Status.BAD_OPCODE
         opcode = Opcode(r.opcode)
         slot = self.slots.get(r.slot)

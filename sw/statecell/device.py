@@ -17,7 +17,18 @@ from statecell.link.errors import LinkError, SpecificationMismatch
 from statecell.link.framing import FrameError, Request, Response, decode, describe, info_of
 from statecell.link.transport import Transport
 from statecell.spec import commands, frame
-from statecell.spec.commands import COUNTER_FIELDS, Counters, Flag, Info, Opcode, Status
+from statecell.spec.commands import (
+    COUNTER_FIELDS,
+    STATE_FIELDS,
+    STATE_MODE_BITS,
+    Counters,
+    Flag,
+    Info,
+    Opcode,
+    StateMode,
+    StateRegisters,
+    Status,
+)
 from statecell.spec.geometry import of_info
 
 _BATCH_BYTES = 1 << 18
@@ -59,6 +70,10 @@ class UnsupportedFormatError(DeviceError):
     """A storage format that this device was built without."""
 
 
+class StateValueError(DeviceError):
+    """A number of a recurrent token, or of a state's mode, outside its range."""
+
+
 _ERRORS: dict[Status, type[DeviceError]] = {
     Status.BAD_SLOT: SlotError,
     Status.SLOT_CLOSED: SlotError,
@@ -68,6 +83,8 @@ _ERRORS: dict[Status, type[DeviceError]] = {
     Status.BAD_RANGE: RowRangeError,
     Status.BAD_COUNT: RowRangeError,
     Status.BAD_FLAGS: UnsupportedFormatError,
+    Status.WRONG_KIND: SlotError,
+    Status.BAD_VALUE: StateValueError,
 }
 
 
@@ -173,6 +190,23 @@ class Device:
         """Open a slot with no pages and no rows. Raises SlotError."""
         self.require([Request(opcode=Opcode.OPEN, slot=slot)])
 
+    def open_state(self, slot: int, mode: StateMode) -> None:
+        """Open a slot for an empty recurrent state. Raises SlotError, UnsupportedFormatError, StateValueError."""
+        self.require([open_state_request(slot, mode)])
+
+    def recur(self, slot: int, token: StateToken) -> NDArray[np.int32]:
+        """One token of a recurrent state; returns o int32 [channels]. Raises SlotError, StateValueError, ProtocolError.
+
+        A payload that does not fit the slot's mode is refused as a whole, and the state stays what it was.
+        """
+        return outputs(self.require([recur_request(slot, token)])[0])
+
+    def state(self, slot: int) -> StateRegisters:
+        """Registers of a recurrent state. Raises SlotError."""
+        payload = self.require([Request(opcode=Opcode.STATE, slot=slot)])[0].payload
+        values = np.frombuffer(payload, "<u8")
+        return StateRegisters(**{name: int(values[i]) for i, name in enumerate(STATE_FIELDS)})
+
     def free_slot(self, slot: int) -> None:
         """Close a slot. Raises SlotError."""
         self.require([Request(opcode=Opcode.FREE, slot=slot)])
@@ -267,6 +301,58 @@ def map_request(slot: int, pages: Sequence[int]) -> Request:
     """MAP of these page numbers. Raises ValueError for what is no page number."""
     numbers = _numbers("pages", pages, np.size(pages), "for each page")
     return Request(opcode=Opcode.MAP, slot=slot, count=len(numbers), payload=frame.pad(numbers.tobytes()))
+
+
+def open_state_request(slot: int, mode: StateMode) -> Request:
+    """OPEN of a recurrent state. Raises ValueError for a field that its place in the payload cannot hold."""
+    payload, place = 0, 0
+    for name, bits in STATE_MODE_BITS.items():
+        value = int(getattr(mode, name))
+        if not 0 <= value < 1 << bits:
+            raise ValueError(f"{name} is {value}; it must be 0 to {(1 << bits) - 1}")
+        payload |= value << place
+        place += bits
+    return Request(opcode=Opcode.OPEN, slot=slot, flags=Flag.RECURRENT, payload=payload.to_bytes(frame.BLOCK, "little"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateToken:
+    """One token of a recurrent state, in the integers of docs/numerics.md, section 8.
+
+    q, k int16 [d]; v int16 [channels]; decay: one, or [d] with LANE_DECAY; b int16 [d] for a state with BONUS; scales
+    uint8 [channels, groups] for one with SUPPLIED.
+    """
+
+    q: NDArray[np.int16]
+    k: NDArray[np.int16]
+    v: NDArray[np.int16]
+    decay: int | NDArray[np.int64]
+    beta: int
+    b: NDArray[np.int16] | None = None
+    scales: NDArray[np.uint8] | None = None
+
+
+def recur_request(slot: int, token: StateToken) -> Request:
+    """RECUR with a token. Raises ValueError for vectors that are not int16 and numbers that 32 bits cannot hold."""
+    vectors = [("q", token.q), ("k", token.k), *([("b", token.b)] if token.b is not None else []), ("v", token.v)]
+    for name, x in vectors:
+        if x is None or np.asarray(x).dtype != np.int16 or np.ndim(x) != 1:
+            raise ValueError(f"{name} is {np.asarray(x).dtype} {list(np.shape(x))}; the device takes int16, one axis")
+    decay = np.asarray(token.decay)
+    numbers = np.append(decay.ravel(), token.beta)
+    if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >> 32).any():
+        raise ValueError("beta and decay must be whole numbers of 32 bits")
+    scalars = [token.beta, 0 if decay.ndim else int(decay), 0, 0]
+    parts = [np.array(scalars, "<u4"), *([decay.astype("<u4")] if decay.ndim else [])]
+    parts += [np.asarray(x).astype("<i2") for _, x in vectors]
+    if token.scales is not None:
+        parts.append(np.asarray(token.scales, np.uint8).ravel())
+    return Request(opcode=Opcode.RECUR, slot=slot, payload=b"".join(frame.pad(part.tobytes()) for part in parts))
+
+
+def outputs(response: Response) -> NDArray[np.int32]:
+    """O int32 [channels] in the payload of a RECUR response, RECUR_FRACTION bits below the value LSB."""
+    return np.frombuffer(response.payload, "<i4").astype(np.int32, copy=False)
 
 
 def append_request(slot: int, k: NDArray[np.int16], v: NDArray[np.int16], flags: int = 0) -> Request:

@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_a_link_without_stamps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(attention.BenchError, match="does not count cycles"):
-        attention._stamps(object())  # type: ignore[arg-type]
+        attention.stamps(object())  # type: ignore[arg-type]
     monkeypatch.setattr(attention, "entry_points", lambda group: list[EntryPoint]())
     with pytest.raises(attention.BenchError, match="No installed package opens 'sim:tiny'"):
         attention.bench_attention("sim:tiny")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, unsigned
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -45,6 +45,9 @@ from statecell_hw.link.cobs import CobsDecoder, CobsEncoder
 from statecell_hw.link.deframer import Deframer
 from statecell_hw.link.framer import Framer
 from statecell_hw.link.intake import Intake
+from statecell_hw.recurrent.outputs import Outputs
+from statecell_hw.recurrent.prepare import Prepare
+from statecell_hw.recurrent.tokens import TokenBuffer
 from statecell_hw.serial import SerialCell
 from statecell_hw.small.cell import SmallCell
 from statecell_hw.stage import Stage
@@ -63,6 +66,7 @@ G = Geometry(
 )  # fmt: skip
 NARROW = replace(G, link_bytes=2)  # the bytes of few words are many
 SMALL = replace(NARROW, small=True)
+STATES = replace(G, rows=32, states=1)
 NORMALISER_LATENCY = 13
 COMMAND_CYCLES = 8  # look-up, checks, the harness's verdict after three cycles, completion
 LOOK_UP = 4  # cycles in which the cursor finds a row
@@ -518,10 +522,12 @@ class Started(Harness):
 class Responses(Harness):
     """The responder; a word of `i` is a completed command, a word of its results or a word of its rows."""
 
-    INPUTS = ("i", "vectors", "rows")
+    INPUTS: tuple[str, ...] = ("i", "vectors", "rows")
 
-    def __init__(self) -> None:
-        block: Any = Responder(G, info=Info(**dict.fromkeys(INFO_FIELDS, 5)))
+    def __init__(self, g: Geometry = G) -> None:
+        if g.states:
+            self.INPUTS = (*self.INPUTS, "outputs")
+        block: Any = Responder(g, info=Info(**dict.fromkeys(INFO_FIELDS, 5)))
         shapes = {name: getattr(block, name).payload.shape() for name in self.INPUTS}
         super().__init__(block, data.StructLayout({"to": range(len(shapes)), **shapes}), block.o.payload.shape())
 
@@ -538,12 +544,84 @@ class Responses(Harness):
         return m
 
 
+class Tokens(Harness):
+    """The token buffer: slots and words in, tokens out, each accepted at once and released when taken."""
+
+    def __init__(self) -> None:
+        block: Any = TokenBuffer(STATES, slots=STATES.states)
+        self.streams = {"head": block.head, "word": block.i}
+        shapes = {name: port.payload.shape() for name, port in self.streams.items()}
+        super().__init__(block, data.StructLayout({"to": range(len(shapes)), **shapes}), block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        m.submodules.block = block = self.block
+        taken = Signal()
+        m.d.sync += taken.eq(block.o.valid & block.o.ready)
+        m.d.comb += [
+            block.accept.eq(block.complete), block.release.eq(taken), self.o.valid.eq(block.o.valid),
+            self.o.payload.eq(block.o.payload), block.o.ready.eq(self.o.ready),
+        ]
+        merge(m, self.i, self.streams)
+        return m
+
+
+def test_token_buffer() -> None:
+    rng = random.Random(SEED)
+    words, due = [], []
+    bits = 8 * STATES.link_bytes
+    for number in range(7):
+        config = {"channels": 16 + 8 * (number % 3), "bonus": number % 2, "base": number}
+        beta, decay = rng.randrange(1 << 16), rng.randrange(1, 1 << 24)
+        words.append({"to": 0, "head": {"slot": number % STATES.states, "config": config}})
+        words.append({"to": 1, "word": beta | decay << 32})
+        vectors = (2 + number % 2) * STATES.vector_words + config["channels"] // STATES.word
+        words += [{"to": 1, "word": rng.getrandbits(bits)} for _ in range(vectors)]
+        due.append({"slot": number % STATES.states, "config": config, "bay": number % 4, "beta": beta, "decay": decay})
+    check(Tokens, lambda _: due, words, interval=None, seed=SEED)  # a token beyond the bays waits for its place
+
+
+class Outgoing(Harness):
+    """Outputs as words; an output waits for the places of a head of the fewest channels."""
+
+    CHANNELS = 16
+
+    def __init__(self) -> None:
+        block: Any = Outputs(STATES)
+        super().__init__(block, signed(24), block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        m.submodules.block = block = self.block
+        channel = Signal(range(self.CHANNELS))
+        first = channel == 0
+        m.d.comb += [
+            block.channels.eq(self.CHANNELS), self.i.ready.eq(~first | block.allowed),
+            block.valid.eq(self.i.valid & self.i.ready), block.value.eq(self.i.payload),
+            block.begins.eq(block.valid & first), block.ends.eq(channel == self.CHANNELS - 1),
+            self.o.valid.eq(block.o.valid), self.o.payload.eq(block.o.payload), block.o.ready.eq(self.o.ready),
+        ]
+        m.d.sync += channel.eq(channel + block.valid)
+        return m
+
+
+def test_recurrent_outputs() -> None:
+    rng = random.Random(SEED)
+    values = [rng.randint(-(1 << 23), (1 << 23) - 1) for _ in range(6 * Outgoing.CHANNELS)]
+    per_word = STATES.link_bytes // 4
+    due = []
+    for at in range(0, len(values), per_word):
+        word = sum((x & 0xFFFFFFFF) << 32 * i for i, x in enumerate(values[at:at + per_word]))
+        due.append({"data": word, "last": int((at + per_word) % Outgoing.CHANNELS == 0)})
+    check(Outgoing, lambda _: due, values, interval=1, seed=SEED)
+
+
 class Commands(Harness):
     """The command processor between a deframer that gives each header a verdict, and slots with room; fields of the
     header that matter to few commands say how its payload turned out."""
 
-    def __init__(self) -> None:
-        block: Any = Command(G)
+    def __init__(self, g: Geometry = G) -> None:
+        block: Any = Command(g)
         super().__init__(block, block.header.payload.shape(), block.completion.payload.shape())
 
     def elaborate(self, platform: Any) -> Elaboratable:
@@ -790,6 +868,8 @@ PROOFS: dict[str, dict[str, Any]] = {
     "vectors": {"factory": Jobs, "depth": 12},
     "row reader": {"factory": Rows, "depth": 8, "always": True},
     "command": {"factory": Commands, "depth": 12, "reach": 1},
+    "command of states": {"factory": lambda: Commands(STATES), "depth": 12, "reach": 1},
+    "responder of states": {"factory": lambda: Responses(STATES), "depth": 10, "reach": 7, "always": True},
     "responder": {"factory": Responses, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words
     "pass queue start": {"factory": lambda: Started("start"), "depth": 8},
     "pass queue order": {"factory": lambda: Started("order"), "depth": 8, "always": True},
@@ -798,6 +878,12 @@ PROOFS: dict[str, dict[str, Any]] = {
     "tile": {
         "factory": lambda: Tile(G), "source": "pass_", "keep": ["normalise"], "depth": 48, "always": True,
     },
+    "token buffer": {"factory": Tokens, "depth": 18, "reach": 1},
+    "recurrent passes": {
+        "factory": lambda: Prepare(STATES, slots=1), "keep": [], "depth": 28, "reach": 1, "always": True,
+    },
+    "recurrent outputs": {"factory": Outgoing, "depth": 12, "always": True},
+    "device with states": {"factory": lambda: StateCell(STATES), "keep": ["framer"], "depth": 6, "always": True},
     "device": {"factory": lambda: StateCell(G), "keep": ["framer"], "depth": 6, "always": True},
     "small device": {"factory": lambda: SmallCell(SMALL), "keep": [], "depth": 6, "always": True},
     "serial device": {"factory": lambda: SerialCell(NARROW, SerialLink()), "keep": ["encoder"], "depth": 8},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal, Value
+from amaranth.hdl import Module, Mux, Signal, Value, ValueLike
 
 
 def shared(m: Module, value: Value, name: str) -> Signal:
@@ -12,7 +12,7 @@ def shared(m: Module, value: Value, name: str) -> Signal:
     return signal
 
 
-def clamp(m: Module, value: Value, low: int, high: int) -> Value:
+def clamp(m: Module, value: Value, low: ValueLike, high: ValueLike) -> Value:
     """``value`` limited to low..high."""
     value = shared(m, value, "unlimited")
     return Mux(value > high, high, Mux(value < low, low, value))

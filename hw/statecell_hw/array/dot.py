@@ -28,6 +28,8 @@ class Dot(wiring.Component):
     the cycle before a pass's first row, makes the shadows the active queries and frees them; ``query_sign``,
     ``query_mantissa`` and ``query_exponent`` show the active queries' scales from the next cycle on.
     ``drop`` frees the shadows without making them active.
+
+    Parameters: ``code_bits``, signed width of a code, the geometry's unless given.
     """
 
     valid: Signal
@@ -42,18 +44,22 @@ class Dot(wiring.Component):
     query_mantissa: list[Signal]
     query_exponent: list[Signal]
 
-    def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
+    def __init__(
+        self, geometry: Geometry, *, multiplier: Multiplier = "native", code_bits: int | None = None
+    ) -> None:
         self.geometry = g = geometry
         self.multiplier: Multiplier = multiplier
+        self.code_bits = code_bits or g.effective_bits
+        dot_bits = g.dot_bits - g.effective_bits + self.code_bits
         super().__init__({
             "valid": In(1),
-            "codes": In(signed(g.effective_bits)).array(g.head_dim),
+            "codes": In(signed(self.code_bits)).array(g.head_dim),
             "load": In(QueryLoad(g)),
             "load_ready": Out(1),
             "full": Out(g.lanes),
             "swap": In(1),
             "drop": In(1),
-            "dots": Out(signed(g.dot_bits)).array(g.lanes, g.groups),
+            "dots": Out(signed(dot_bits)).array(g.lanes, g.groups),
             "query_sign": Out(1).array(g.lanes),
             "query_mantissa": Out(formats.SCALE_MANTISSA).array(g.lanes),
             "query_exponent": Out(formats.SCALE_BITS - formats.SCALE_MANTISSA - 1).array(g.lanes),
@@ -69,7 +75,12 @@ class Dot(wiring.Component):
 
     @property
     def _product_levels(self) -> int:
-        return stages(self.geometry.effective_bits, self.multiplier)
+        return stages(self.code_bits, self.multiplier)
+
+    @property
+    def gap(self) -> int:
+        """Fewest idle cycles between the rows of two query sets."""
+        return self._product_levels - 1
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -84,7 +95,7 @@ class Dot(wiring.Component):
             m.d.sync += self.full.eq(0)
         levels = self._product_levels
         # only the codes need a delay: a swap comes after the gap, when no row of the pass before is in the products
-        assert levels < GAP
+        assert self.gap < GAP
         codes: list[list[Value]] = [list(self.codes)]
         for stage in range(levels - 1):
             codes.append(self._register(m, valid[stage], codes[-1], f"code_{stage}"))

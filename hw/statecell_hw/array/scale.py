@@ -23,12 +23,13 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
     Combinational: the magnitude is shifted up to its leading one; exponent, the next three bits, and one more if
     anything follows them. 0 gives 0.
     """
-    return _code(m, *_raised(m, magnitude))
+    return _code(m, *leading_one(m, magnitude))
 
 
-def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
-    """The magnitude shifted up to its leading one, and where that was: the exponent."""
-    bits = formats.VECTOR_BITS
+def leading_one(m: Module, magnitude: Value, bits: int = formats.VECTOR_BITS) -> tuple[Value, Value]:
+    """The magnitude of ``bits`` (a power of two) shifted up to its leading one, and where that was: the exponent.
+    Combinational.
+    """
     shifted, top = shared(m, magnitude[:bits], "magnitude"), list[Value]()
     step = bits >> 1
     while step:
@@ -39,10 +40,14 @@ def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
     return shifted, Cat(*top)
 
 
+def least_scale(m: Module, shifted: Value, exponent: Value) -> Signal:
+    """Least scale code, with an exponent of any size, of a magnitude as :func:`leading_one` gives it. Combinational."""
+    low = len(shifted) - 1 - formats.SCALE_MANTISSA
+    return shared(m, Cat(shifted[low:-1], exponent) + shifted[:low].any(), "code")
+
+
 def _code(m: Module, shifted: Value, exponent: Value) -> Signal:
-    bits = formats.VECTOR_BITS
-    low = bits - 1 - formats.SCALE_MANTISSA
-    code = shared(m, Cat(shifted[low:-1], exponent) + shifted[:low].any(), "code")
+    code = least_scale(m, shifted, exponent)
     limit = formats.SCALE_MAGNITUDE_MAX
     return shared(m, Mux(code > limit, limit, code)[:CODE_BITS], "scale")
 
@@ -142,7 +147,7 @@ class ScaleFinder(wiring.Component):
             magnitude.eq(larger(m, high, low)),
             turned.eq(high >= low),
         ]
-        raised, exponent = _raised(m, magnitude)
+        raised, exponent = leading_one(m, magnitude)
         raised_1, exponent_1 = (Signal(v.shape(), name=n, reset_less=True) for v, n in (
             (raised, "raised"), (exponent, "exponent")))
         turned_1, valid_raised = Signal(reset_less=True), Signal()

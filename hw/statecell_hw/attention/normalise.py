@@ -5,33 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFO
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.reciprocal import FRACTION_BITS, RECIPROCAL, reciprocal
 from statecell_hw.attention.score import saturate
 from statecell_hw.layouts import output_layout
 
-FRACTION_BITS = formats.INVERSE_INDEX + formats.INVERSE_FRACTION
-"""Bits of the normaliser below its leading one that the reciprocal takes."""
-LEAST = 1 << (formats.INVERSE_BITS - 1)
-"""Least reciprocal; only what a reciprocal has beyond it goes through the multiplier, one bit less."""
-INVERSE = data.StructLayout({
-    "base": formats.INVERSE_BITS,
-    "slope": max(slope for _, slope in formats.INVERSE_TABLE).bit_length(),
-})
-"""One piece of the reciprocal table, base less LEAST."""
 SCALED_BITS = formats.OUTPUT_BITS + 1
 LOW_BITS = SCALED_BITS // 2
 """Low part of an element, multiplied by itself: a block multiplier takes the part or the rest, not the whole."""
 NORM_STAGES = 3
 """Registers of the shift that brings the sum's leading one to the top."""
-RECIPROCAL = 3
-"""Registers of the reciprocal: table, slope, difference."""
 
 
 class Normalise(wiring.Component):
@@ -169,19 +158,7 @@ class Normalise(wiring.Component):
             elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
-        table: Memory = Memory(
-            shape=INVERSE, depth=len(formats.INVERSE_TABLE),
-            init=[{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE],
-            attrs={"rom_style": "logic"},  # a block RAM would be too slow in front of the multiplier
-        )
-        m.submodules.table = table
-        piece: Any = table.read_port(domain="comb")
-        fraction = total[-1 - FRACTION_BITS:-1]
-        m.d.comb += piece.addr.eq(fraction[formats.INVERSE_FRACTION:])
-        base, slope = hold(stage, piece.data.base, "base"), hold(stage, piece.data.slope, "slope")
-        rest = hold(stage, fraction[:formats.INVERSE_FRACTION], "rest")
-        base, less = hold(stage + 1, base, "base"), hold(stage + 1, slope * rest, "less")
-        inverse = hold(stage + 2, (base - (less >> formats.INVERSE_FRACTION))[:formats.INVERSE_BITS], "inverse")
+        inverse = reciprocal(m, hold, stage, total[-1 - FRACTION_BITS:-1])
         scaled: list[Value] = [e[-SCALED_BITS:].as_signed() for e in elements]
         high = [hold(stage + 3, s[LOW_BITS:].as_signed() * inverse, f"high_{p}") for p, s in enumerate(scaled)]
         low = [hold(stage + 3, s[:LOW_BITS] * inverse, f"low_{p}") for p, s in enumerate(scaled)]

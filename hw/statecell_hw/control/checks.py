@@ -9,7 +9,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats, frame
-from statecell.spec.commands import FLAG_MASK, Flag, Opcode, Status
+from statecell.spec.commands import FLAG_MASK, RECURRENT, Flag, Opcode, Status, opcodes
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
 from statecell_hw.array.multiply import tree
@@ -20,7 +20,9 @@ SLOT_COMMANDS = (
     Opcode.OPEN, Opcode.FREE, Opcode.MAP, Opcode.TRUNCATE, Opcode.APPEND, Opcode.ATTEND, Opcode.READ_ROWS,
     Opcode.WRITE_ROWS,
 )  # fmt: skip
-"""Commands that name a slot."""
+"""Commands that name a slot, without those of recurrent states."""
+TOKEN_COMMANDS = (Opcode.TRUNCATE, Opcode.APPEND, Opcode.ATTEND, Opcode.WRITE_ROWS)
+"""Commands that a slot with a recurrent state refuses."""
 
 
 def row_blocks(g: Geometry) -> int:
@@ -32,8 +34,8 @@ class Checks(wiring.Component):
     """The status of a command as far as its header and its slot's entry tell: one cycle after the header, at once after
     the entry.
 
-    The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, BAD_FLAGS (also for a shift
-    above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE or FULL, OK.
+    The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, WRONG_KIND, BAD_FLAGS (also
+    for a shift above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE or FULL, OK.
 
     Members
     -------
@@ -69,7 +71,7 @@ class Checks(wiring.Component):
         m.d.comb += count.eq(header.count)
 
         named = Signal()
-        m.d.comb += named.eq(_among(opcode, SLOT_COMMANDS))
+        m.d.comb += named.eq(_among(opcode, SLOT_COMMANDS + (RECURRENT if g.states else ())))
         flagged = Signal()
         with m.If(opcode == Opcode.APPEND):
             flags = header.flags
@@ -78,6 +80,10 @@ class Checks(wiring.Component):
             m.d.comb += flagged.eq((flags & ~int(allowed) & ((1 << len(flags)) - 1)).any() | both)
         with m.Elif(opcode == Opcode.ATTEND):
             m.d.comb += flagged.eq(header.shift > formats.SHIFT_LIMIT)
+        if g.states:
+            with m.If(opcode == Opcode.OPEN):
+                unknown = header.flags & (((1 << len(header.flags)) - 1) & ~int(Flag.RECURRENT))
+                m.d.comb += flagged.eq(unknown.any() | (header.flags.any() & (header.slot >= g.states)))
 
         counts = Signal()  # outside of 1..limit
         length = Signal(range(most * max(g.head_dim, row_blocks(g)) + g.head_dim))  # blocks expected
@@ -106,6 +112,9 @@ class Checks(wiring.Component):
                 m.d.comb += [
                     counts.eq(none | (header.count > rows_limit)), length.eq(times(count, row_blocks(g))),
                 ]
+            if g.states:
+                with m.Case(Opcode.OPEN):
+                    m.d.comb += length.eq(header.flags.any())
 
         # what the header alone tells is worked out while the entry is read
         flagged_1, counts_1, length_1 = Signal(), Signal(), Signal()
@@ -124,7 +133,11 @@ class Checks(wiring.Component):
             with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += full.eq(entry.rows + self.added > room)
 
-        with m.If(~_among(opcode, tuple(Opcode))):
+        wrong_length: Value = length_1
+        if g.states:
+            # what a token's payload has depends on the slot's mode
+            wrong_length = Mux(opcode == Opcode.RECUR, entry.blocks != header.blocks, length_1)
+        with m.If(~_among(opcode, opcodes(g.states))):
             m.d.comb += self.status.eq(Status.BAD_OPCODE)
         with m.Elif(named & (header.slot >= g.slots)):
             m.d.comb += self.status.eq(Status.BAD_SLOT)
@@ -132,11 +145,14 @@ class Checks(wiring.Component):
             m.d.comb += self.status.eq(Status.SLOT_OPEN)
         with m.Elif(named & (opcode != Opcode.OPEN) & ~entry.open):
             m.d.comb += self.status.eq(Status.SLOT_CLOSED)
+        if g.states:
+            with m.Elif(Mux(entry.recurrent, _among(opcode, TOKEN_COMMANDS), _among(opcode, RECURRENT) & named)):
+                m.d.comb += self.status.eq(Status.WRONG_KIND)
         with m.Elif(flagged_1):
             m.d.comb += self.status.eq(Status.BAD_FLAGS)
         with m.Elif(counts_1):
             m.d.comb += self.status.eq(Status.BAD_COUNT)
-        with m.Elif(length_1):
+        with m.Elif(wrong_length):
             m.d.comb += self.status.eq(Status.BAD_LENGTH)
         with m.Elif(outside):
             m.d.comb += self.status.eq(Status.BAD_RANGE)

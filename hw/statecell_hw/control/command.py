@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from statecell.spec import formats, frame
-from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
+from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SESSION_BITS
 from statecell_hw.control.checks import Checks, row_blocks, times
@@ -18,11 +18,26 @@ from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
+from statecell_hw.recurrent.opening import BLOCK_BITS
 
 BARRIER = (
     Opcode.COUNTERS, Opcode.RESET, Opcode.CONNECT, Opcode.FREE, Opcode.TRUNCATE, Opcode.READ_ROWS, Opcode.WRITE_ROWS,
 )  # fmt: skip
 """Commands that begin only when everything before them is done and answered."""
+
+
+RECURRENT_PORT = wiring.Signature({
+    "opening": Out(1), "open_en": Out(1), "rows": In(16), "blocks": In(BLOCK_BITS), "outputs": In(BLOCK_BITS),
+    "recurring": Out(1), "token": Out(1), "token_ready": In(1), "accept": Out(1), "drop": Out(1),
+    "quiet": In(1), "idle": In(1), "capture": Out(1),
+})
+"""What the command processor and the recurrent unit have to do with each other.
+
+`opening`: OPEN's mode block flows, which gives `rows`, `blocks` and `outputs`; `open_en`: the slot is opened with it.
+`recurring`: a token's payload flows, which `token` began when it was `token_ready`; `accept` or `drop` ends it. Tokens
+begin while no other command has anything under way in the tile, `quiet`, all others while the unit is `idle`.
+`capture`: STATE reads the registers.
+"""
 
 
 class Command(wiring.Component):
@@ -51,6 +66,7 @@ class Command(wiring.Component):
     reading, read_busy: READ_ROWS begins; it goes on.
     capture, clear_counters: counters.
     connect: a CONNECT is carried out that names `session`, the one that runs.
+    recurrent: RECURRENT_PORT, used with states only.
     """
 
     header: stream.Interface
@@ -86,6 +102,7 @@ class Command(wiring.Component):
     clear_counters: Signal
     connect: Signal
     session: Signal
+    recurrent: Any
 
     def __init__(self, g: Geometry) -> None:
         self.g = g
@@ -124,6 +141,7 @@ class Command(wiring.Component):
                 "clear_counters": Out(1),
                 "connect": Out(1),
                 "session": In(SESSION_BITS),
+                **({"recurrent": Out(RECURRENT_PORT)} if g.states else {}),
             }
         )
 
@@ -154,6 +172,11 @@ class Command(wiring.Component):
             self.appending.eq(running & (opcode == Opcode.APPEND)),
             self.writing.eq(running & (opcode == Opcode.WRITE_ROWS)),
         ]
+        if g.states:
+            m.d.comb += [
+                self.recurrent.opening.eq(running & (opcode == Opcode.OPEN)),
+                self.recurrent.recurring.eq(running & (opcode == Opcode.RECUR)),
+            ]
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += [status.eq(Status.OK), self.request.eq(self.header.payload)]
@@ -167,7 +190,7 @@ class Command(wiring.Component):
             with m.State("CHECK"):
                 m.d.sync += [status.eq(checks.status), waits.eq(opcode.matches(*(int(o) for o in BARRIER)))]
                 m.next = "BEGIN"
-            with m.State("BEGIN"), m.If(~waits | (status != Status.OK) | self.idle):
+            with m.State("BEGIN"), m.If(self._may_begin(m, status, waits)):
                 m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
                 m.d.sync += running.eq(status == Status.OK)
                 m.next = "PAYLOAD"
@@ -186,6 +209,8 @@ class Command(wiring.Component):
                 m.d.comb += [self.completion.valid.eq(1), commit.eq(self.completion.ready)]
                 self._completion(m, final, good & running)
                 self._commit(m, commit & good & running, checks)
+                if g.states:
+                    self._commit_state(m, commit & running, good)
                 with m.If(commit):
                     m.d.sync += running.eq(0)
                     with m.If(running & self.reads & good):
@@ -199,6 +224,16 @@ class Command(wiring.Component):
                 with m.If(~self.read_busy):
                     m.next = "IDLE"
         return m
+
+    def _may_begin(self, m: Module, status: Signal, waits: Signal) -> Value:
+        """Whether the command may begin, or has failed its checks; a token begins with it."""
+        may = ~waits | (status != Status.OK) | self.idle
+        if not self.g.states:
+            return may
+        unit: Any = self.recurrent
+        recurs = (self.request.opcode == Opcode.RECUR) & (status == Status.OK)
+        m.d.comb += unit.token.eq(recurs & unit.quiet)
+        return Mux(recurs, unit.token & unit.token_ready, may & ((status != Status.OK) | unit.idle))
 
     def _completion(self, m: Module, final: Signal, done: Any) -> None:
         """The response: its payload only if all went well."""
@@ -225,6 +260,11 @@ class Command(wiring.Component):
             with m.Case(Opcode.READ_ROWS):
                 rows = times(count[: len(self.entry.rows)], row_blocks(g))
                 m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(rows)]
+            if g.states:
+                with m.Case(Opcode.RECUR):
+                    m.d.comb += [answer.eq(Answer.OUTPUTS), header.blocks.eq(self.entry.outputs)]
+                with m.Case(Opcode.STATE):
+                    m.d.comb += [answer.eq(Answer.STATE), header.blocks.eq(len(STATE_FIELDS) * 8 // frame.BLOCK)]
             with m.Case(Opcode.MAP):
                 m.d.comb += header.value.eq(self.write_entry.pages)
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
@@ -255,3 +295,19 @@ class Command(wiring.Component):
                 m.d.comb += self.connect.eq(commit & (self.request.slot == self.session))
             with m.Case(Opcode.READ_ROWS):
                 m.d.comb += self.reading.eq(commit)
+
+    def _commit_state(self, m: Module, ends: Any, good: Any) -> None:
+        """What a command on a recurrent state changes."""
+        unit: Any = self.recurrent
+        opens = (self.request.opcode == Opcode.OPEN) & self.request.flags.any()
+        m.d.comb += [
+            unit.accept.eq(ends & good & (self.request.opcode == Opcode.RECUR)),
+            unit.drop.eq(ends & ~good & (self.request.opcode == Opcode.RECUR)),
+            unit.capture.eq(ends & good & (self.request.opcode == Opcode.STATE)),
+            unit.open_en.eq(ends & good & opens),
+        ]
+        with m.If(opens):
+            m.d.comb += [
+                self.write_entry.recurrent.eq(1), self.write_entry.rows.eq(unit.rows),
+                self.write_entry.blocks.eq(unit.blocks), self.write_entry.outputs.eq(unit.outputs),
+            ]

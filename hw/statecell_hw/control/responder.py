@@ -12,7 +12,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import frame
-from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info
+from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Info
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import MAX_LANES, Geometry
 from statecell.spec.serial import SerialLink, bit_cycles
@@ -27,6 +27,9 @@ INFO_BITS = 32
 EXPONENT_BITS = 8
 
 
+STATE_BITS = 64 * len(STATE_FIELDS)
+
+
 class Answer(Enum, shape=3):
     """Payload of a response."""
 
@@ -35,6 +38,8 @@ class Answer(Enum, shape=3):
     COUNTERS = 2
     VECTORS = 3
     ROWS = 4
+    OUTPUTS = 5
+    STATE = 6
 
 
 def completion_layout(g: Geometry) -> data.StructLayout:
@@ -59,7 +64,7 @@ def device_info(g: Geometry, build_hash: int, link: SerialLink | None = None) ->
         pages_per_slot=g.pages_per_slot,
         link_bytes=g.link_bytes,
         query_bits=g.query_bits,
-        zero_point=int(g.zero_point),
+        features=g.features,
         clock_hz=g.clock_hz,
         request_bytes=link.request_bytes if link else 0,
         answer_bytes=link.answer_bytes if link else 0,
@@ -82,6 +87,7 @@ class Responder(wiring.Component):
     vectors: packed results, in order.
     rows: payload words of READ_ROWS.
     counter_index, counter_word: payload words of COUNTERS.
+    outputs, state: payload words of RECUR, and the registers that STATE answers with, with states only.
     o: header and payload words; `last` ends the payload.
     idle: nothing is to be sent.
     """
@@ -91,6 +97,8 @@ class Responder(wiring.Component):
     rows: stream.Interface
     counter_index: Signal
     counter_word: Signal
+    outputs: stream.Interface
+    state: Signal
     o: stream.Interface
     idle: Signal
 
@@ -107,6 +115,7 @@ class Responder(wiring.Component):
                 "counter_word": In(8 * g.link_bytes),
                 "o": Out(stream.Signature(word_layout(g))),
                 "idle": Out(1),
+                **({"outputs": In(stream.Signature(8 * g.link_bytes)), "state": In(STATE_BITS)} if g.states else {}),
             }
         )
 
@@ -151,7 +160,8 @@ class Responder(wiring.Component):
                 ]
                 m.d.sync += [vector.eq(0), left.eq(head.header.blocks * block_words)]
                 with m.If(take & end), m.Switch(head.answer):
-                    for answer in (Answer.INFO, Answer.COUNTERS, Answer.VECTORS, Answer.ROWS):
+                    recurrent = (Answer.OUTPUTS, Answer.STATE) if g.states else ()
+                    for answer in (Answer.INFO, Answer.COUNTERS, Answer.VECTORS, Answer.ROWS, *recurrent):
                         with m.Case(answer):
                             m.next = answer.name
             with m.State("INFO"):
@@ -209,5 +219,22 @@ class Responder(wiring.Component):
                 with m.If(take):
                     m.d.sync += left.eq(left - 1)
                     with m.If(last):
+                        m.next = "HEADER"
+            if g.states:
+                with m.State("OUTPUTS"):
+                    m.d.comb += [
+                        self.o.valid.eq(self.outputs.valid), self.outputs.ready.eq(self.o.ready),
+                        word.eq(self.outputs.payload), last.eq(left == 1), end.eq(left == 1),
+                    ]
+                    with m.If(take):
+                        m.d.sync += left.eq(left - 1)
+                        with m.If(last):
+                            m.next = "HEADER"
+                with m.State("STATE"):
+                    m.d.comb += [
+                        self.o.valid.eq(1), word.eq(self.state.word_select(index, bits)),
+                        end.eq(index == STATE_BITS // bits - 1), last.eq(end),
+                    ]
+                    with m.If(take & end):
                         m.next = "HEADER"
         return m

@@ -10,13 +10,18 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec.geometry import Geometry
+from statecell_hw.recurrent.opening import BLOCK_BITS
 
 
 def slot_layout(g: Geometry) -> data.StructLayout:
-    """What the device knows of a slot: ``open``; ``rows`` held and ``pages`` mapped, 0 for a slot just opened."""
-    return data.StructLayout(
-        {"open": 1, "rows": range(g.slot_rows + 1), "pages": range(g.pages_per_slot + 1)}
-    )
+    """What the device knows of a slot: ``open``; ``rows`` held and ``pages`` mapped, 0 for a slot just opened.
+
+    With states also whether it is ``recurrent``, and the blocks of its tokens' payloads and of their outputs.
+    """
+    fields: dict[str, Any] = {"open": 1, "rows": range(g.slot_rows + 1), "pages": range(g.pages_per_slot + 1)}
+    if g.states:
+        fields |= {"recurrent": 1, "blocks": BLOCK_BITS, "outputs": BLOCK_BITS}
+    return data.StructLayout(fields)
 
 
 class SlotTable(wiring.Component):

@@ -29,7 +29,7 @@ class BenchError(StatecellError):
     """The device cannot be measured, or has no room for what is asked."""
 
 
-class _Stamps(Protocol):
+class Stamps(Protocol):
     """Cycle stamps of the newest exchange: when the last word of each request and of each response moved."""
 
     in_stamps: NDArray[np.uint64]
@@ -60,7 +60,8 @@ class AttentionBench:
 
 def config_for(head_dim: int) -> str:
     """The configuration that is measured for a head_dim: the one with the most rows. Raises BenchError."""
-    fits = [known for known in CONFIGS.values() if known.head_dim == head_dim and known.tiles == 1]
+    fits = [known for known in CONFIGS.values() if known.head_dim == head_dim and known.tiles == 1
+            and not known.states]
     if not fits:
         raise BenchError(f"No configuration has head_dim {head_dim}: use one of {_head_dims()}.")
     return max(fits, key=lambda known: (known.slot_rows, known.rows)).name
@@ -83,7 +84,7 @@ def bench_attention(
     Raises BenchError where the device stamps no cycles or a number is beyond its geometry, and the device's errors.
     """
     results: list[AttentionBench] = []
-    transport = _open_transport(device_url)
+    transport = open_transport(device_url)
     with Device(transport) as device:
         geometry = device.geometry
         _check(geometry, rows, queries)
@@ -136,9 +137,9 @@ def _measure(
     # The first command after the fill is not measured: it takes some hundred cycles more than every later one.
     device.require(requests[:1])
     device.require(requests[:1])
-    alone = _stamps(transport)
+    alone = stamps(transport)
     device.require(requests)
-    burst = _stamps(transport)
+    burst = stamps(transport)
     interval = float(burst.out_stamps[-1] - burst.out_stamps[0]) / (_BURST - 1)
     return AttentionBench(
         head_dim=d,
@@ -150,7 +151,8 @@ def _measure(
     )
 
 
-def _open_transport(url: str) -> Transport:
+def open_transport(url: str) -> Transport:
+    """The transport of a device's URL. Raises BenchError for a scheme that nothing installed opens."""
     scheme, _, rest = url.partition(":")
     found = [point for point in entry_points(group=TRANSPORTS) if point.name == scheme]
     if not found:
@@ -159,8 +161,9 @@ def _open_transport(url: str) -> Transport:
     return transport
 
 
-def _stamps(transport: Transport) -> _Stamps:
-    stamps = getattr(transport, "last", None)
-    if stamps is None or not hasattr(stamps, "out_stamps"):
+def stamps(transport: Transport) -> Stamps:
+    """The stamps of the newest exchange. Raises BenchError for a device that has none."""
+    newest = getattr(transport, "last", None)
+    if newest is None or not hasattr(newest, "out_stamps"):
         raise BenchError("This device does not count cycles for each word: measure the simulator, --device sim:CONFIG.")
-    return cast(_Stamps, stamps)
+    return cast(Stamps, newest)

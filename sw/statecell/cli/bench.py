@@ -115,6 +115,39 @@ def link(
         print_rows("under faults", disturbed)
 
 
+@app.command("recurrent")
+def recurrent(
+    heads: Annotated[int, typer.Option("--heads", min=1, help="Heads of the layer.")] = 32,
+    dk: Annotated[int, typer.Option("--dk", help="Key lanes of a state: 32, 64 or 128.")] = 128,
+    dv: Annotated[int, typer.Option("--dv", help="Value channels of a state, a multiple of 8.")] = 128,
+    family: Annotated[str, typer.Option("--family", help="linear, retnet, gla, mamba2, rwkv, deltanet, gdn.")] = "gdn",
+    state: Annotated[str, typer.Option("--state", help="Storage: int4, int8 or residual.")] = "int4",
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens in a row.")] = 4,
+    device: Annotated[
+        str | None, typer.Option("--device", "-d", help="sim:CONFIG. Default: the simulator that holds the heads.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the cycles of one layer's token, all states written back, and compare every output with the model.
+
+    Example: statecell bench recurrent --heads 32 --dk 128 --dv 128 --family gdn --json
+    """
+    from statecell.bench.recurrent import bench_recurrent, config_for
+    from statecell.model.recurrent.families import FAMILIES
+    from statecell.model.recurrent.mode import Storage
+
+    if family not in FAMILIES:
+        raise typer.BadParameter(f"{family!r} is not one of {', '.join(FAMILIES)}", param_hint="--family")
+    if state not in set(Storage):
+        raise typer.BadParameter(f"{state!r} is not one of {', '.join(Storage)}", param_hint="--state")
+    url = device if device is not None else f"sim:{config_for(dk, heads)}"
+    with Counting("bench, tokens") as step:
+        found = bench_recurrent(
+            url, heads=heads, dk=dk, dv=dv, family=family, storage=Storage(state), tokens=tokens, progress=step
+        ).as_dict()
+    print_json(found) if as_json else print_facts("recurrent", ((k.replace("_", " "), v) for k, v in found.items()))
+
+
 def _rates(text: str | None) -> list[float]:
     """Fault rates separated by commas."""
     try:

@@ -21,6 +21,17 @@ class Opcode(enum.IntEnum):
     ATTEND = 0x21
     READ_ROWS = 0x30
     WRITE_ROWS = 0x31
+    RECUR = 0x40
+    STATE = 0x41
+
+
+RECURRENT = (Opcode.RECUR, Opcode.STATE)
+"""Commands of devices with recurrent states only."""
+
+
+def opcodes(states: int) -> tuple[Opcode, ...]:
+    """The commands that a device with so many recurrent states knows."""
+    return tuple(o for o in Opcode if states or o not in RECURRENT)
 
 
 class Status(enum.IntEnum):
@@ -40,6 +51,8 @@ class Status(enum.IntEnum):
     BAD_COUNT = 11
     BAD_PAGE = 12
     BAD_FLAGS = 13
+    WRONG_KIND = 14
+    BAD_VALUE = 15
 
 
 STATUS_TEXT: dict[Status, str] = {
@@ -57,16 +70,20 @@ STATUS_TEXT: dict[Status, str] = {
     Status.BAD_COUNT: "the count is zero or more than the device takes in one command, or the divisor is too small",
     Status.BAD_PAGE: "a page number is not below the number of pages",
     Status.BAD_FLAGS: "a flag is not known to this device, or asks for a format that it was built without",
+    Status.WRONG_KIND: "the slot holds a recurrent state and the command is for rows of tokens, or the reverse",
+    Status.BAD_VALUE: "a decay, beta, vector element, scale or field of a mode is outside its range",
 }
 
 
 class Flag(enum.IntFlag):
-    """Flags of APPEND (argument byte 7)."""
+    """Flags of APPEND and OPEN (argument byte 7)."""
 
     WIDE = 1
     """Store each row in 8 bits, as two nibble planes."""
     ZERO_POINT = 2
     """Zero-point groups; needs a device built with zero points, not with WIDE."""
+    RECURRENT = 4
+    """Open the slot for a recurrent state; needs a device with states, and a slot number below them."""
 
 
 FLAG_MASK = Flag.WIDE | Flag.ZERO_POINT
@@ -97,7 +114,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(Opcode.CONNECT, "serial link: begin or keep a session, set the bit rate once this answer is out",
             "slot: session that runs; first: session from now on; count: divisor, 0 keeps it", "-", "-",
             "session that runs now, 0 for none; another than `first`: `slot` was wrong and nothing was done"),
-    Command(Opcode.OPEN, "open a slot: no pages, no rows", "-", "-", "-", "0"),
+    Command(Opcode.OPEN, "open a slot: no pages, no rows; with RECURRENT for an empty recurrent state", "flags",
+            "with RECURRENT the block of the state's mode", "-", "0"),
     Command(Opcode.FREE, "close a slot", "-", "-", "-", "0"),
     Command(Opcode.MAP, "append pages to the slot's page list", "count: pages",
             "count page numbers, u16, padded to 16 bytes", "-", "pages mapped"),
@@ -110,6 +128,11 @@ COMMANDS: tuple[Command, ...] = (
     Command(Opcode.READ_ROWS, "raw stored rows from row `first`", "count: rows; first", "-",
             "per row the raw key row, then the raw value row", "0"),
     Command(Opcode.WRITE_ROWS, "append raw rows", "count: rows", "as READ_ROWS answers", "-", "rows held"),
+    Command(Opcode.RECUR, "one token of a recurrent state: read, decay, update, write back", "-",
+            "a block with beta and decay, u32 each; with LANE_DECAY the lanes' decays, u32; q, k and, with BONUS, b, "
+            "i16; v of the channels, i16; with SUPPLIED scale bytes, channel by channel; each padded to 16 bytes",
+            "the channels' outputs, i32", "0"),
+    Command(Opcode.STATE, "registers of a recurrent state", "-", "-", "state registers, u64 each", "0"),
 )
 """Every command; docs/protocol.md is generated from it."""
 
@@ -118,7 +141,8 @@ COMMANDS: tuple[Command, ...] = (
 class Info:
     """Answer of INFO, one u32 per field in this order.
 
-    The last four describe a serial link and are 0 without one: see spec.serial.SerialLink, and ``bit_cycles`` is the
+    ``features``: bit 0: rows carry zero points; bits 16 up: ``states``, the slots that can hold a recurrent state. The
+    last four describe a serial link and are 0 without one: see spec.serial.SerialLink, and ``bit_cycles`` is the
     fewest clock cycles of one bit, so that the link goes up to ``clock_hz / bit_cycles`` baud.
     """
 
@@ -136,7 +160,7 @@ class Info:
     pages_per_slot: int
     link_bytes: int
     query_bits: int
-    zero_point: int
+    features: int
     clock_hz: int
     request_bytes: int
     answer_bytes: int
@@ -163,5 +187,68 @@ class Counters:
     passes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class StateRegisters:
+    """Answer of STATE, one u64 per field in this order.
+
+    ``noise``: noise register. ``skipped``: tokens that wrote nothing because they changed nothing. ``rescaled``: groups
+    of rows that took a new scale where it is held. ``energy``: of the rows, see docs/numerics.md, 8.1.
+    """
+
+    noise: int
+    skipped: int
+    rescaled: int
+    energy: int
+
+
+class StateFlag(enum.IntFlag):
+    """Flags in the mode block of OPEN."""
+
+    DELTA = 1
+    """Delta rule."""
+    WIDE = 2
+    """Two nibble planes."""
+    RESIDUAL = 4
+    """The read-out sees the high plane only; with WIDE."""
+    FRESH = 8
+    """A new scale at every write-back."""
+    SUPPLIED = 16
+    """Scales come with the token; not with FRESH."""
+    STOCHASTIC = 32
+    """Stochastic rounding."""
+    ROTATE = 64
+    """q and k are rotated."""
+    LANE_DECAY = 128
+    """A decay per lane; not with ROTATE."""
+    DECAY_FIRST = 256
+    """The read-out sees the decayed state."""
+    BONUS = 512
+    """Tokens bring b."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateMode:
+    """Payload of OPEN with RECURRENT: a block of these fields, u16 each but ``seed``, u32.
+
+    ``feedback``: sixteenths of the low plane that an update takes, 0 to 16, 16 unless RESIDUAL. ``shift``: state shift,
+    0 to 15. ``channels``: value channels, a multiple of 8 from 16 to twice head_dim. ``first_page``: the state lies in
+    the whole pages from this one on, ``channels`` rows of both banks, or half as many with one plane. ``seed``: noise
+    register, not 0.
+    """
+
+    flags: StateFlag
+    feedback: int
+    shift: int
+    channels: int
+    first_page: int
+    reserved: int = 0
+    seed: int = 1
+
+
+STATE_MODE_BITS = {
+    "flags": 16, "feedback": 16, "shift": 16, "channels": 16, "first_page": 16, "reserved": 16, "seed": 32,
+}
+"""Width of the fields of StateMode."""
+STATE_FIELDS = tuple(f.name for f in fields(StateRegisters))
 INFO_FIELDS = tuple(f.name for f in fields(Info))
 COUNTER_FIELDS = tuple(f.name for f in fields(Counters))

@@ -13,7 +13,8 @@ def fingerprint() -> int:
     parts: list[object] = [frame.VERSION, [astuple(f) for f in frame.REQUEST_HEADER + frame.RESPONSE_HEADER]]
     parts += [(c.opcode.name, int(c.opcode), c.arguments, c.payload, c.answer, c.value) for c in commands.COMMANDS]
     parts += [(s.name, int(s)) for s in commands.Status] + [(f.name, int(f)) for f in commands.Flag]
-    parts += [commands.INFO_FIELDS, commands.COUNTER_FIELDS]
+    parts += [commands.INFO_FIELDS, commands.COUNTER_FIELDS, commands.STATE_FIELDS, commands.STATE_MODE_BITS]
+    parts += [(f.name, int(f)) for f in commands.StateFlag]
     for module in (formats, serial):
         parts += [(n, v) for n, v in sorted(vars(module).items()) if n.isupper() and isinstance(v, (int, tuple))]
     return zlib.crc32(repr(parts).encode())

@@ -40,7 +40,7 @@ REQUEST_HEADER: tuple[Field, ...] = (
     Field("count", 8, 4, "tokens, queries, rows or pages; divisor of CONNECT"),
     Field("first", 12, 2, "first row of READ_ROWS; session from now on, for CONNECT"),
     Field("shift", 14, 1, "score shift of ATTEND, 0..63"),
-    Field("flags", 15, 1, "storage flags of APPEND"),
+    Field("flags", 15, 1, "flags of APPEND and OPEN"),
 )
 RESPONSE_HEADER: tuple[Field, ...] = (
     Field("version", 0, 1, "0xC1"),

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from statecell.spec import formats
 from statecell.spec.commands import Info
 
+STATES_PLACE = 16
+"""First bit of the states in INFO's features."""
 MAX_LANES = 16
 """Most query lanes that the ATTEND command can address (its exponent block is 16 bytes)."""
 
@@ -44,8 +46,9 @@ class Geometry:
     zero_point: rows carry a 4-bit zero point per group.
     clock_hz: clock that the build runs at, in hertz; 0 in a simulator, which has no clock of its own.
     small: built as the small device, a program on one datapath, for FPGAs that the array does not fit: one tile of
-        head_dim and group 32, at most 4 lanes, link_bytes 2, no zero points, at most 256 rows in a slot and 2,048 in
-        all, at most 64 slots and 512 pages in their lists.
+        head_dim and group 32, at most 4 lanes, link_bytes 2, no zero points, no states, at most 256 rows in a slot and
+        2,048 in all, at most 64 slots and 512 pages in their lists.
+    states: slots, the first ones, that can be opened for a recurrent state, 0 without; needs one tile.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Geometry:
     zero_point: bool = False
     clock_hz: int = 0
     small: bool = False
+    states: int = 0
 
     def __post_init__(self) -> None:
         _require(self.head_dim in (32, 64, 128), f"head_dim is {self.head_dim}; it must be 32, 64 or 128")
@@ -80,12 +84,18 @@ class Geometry:
         _require(self.link_bytes in (2, 4, 8, 16), f"link_bytes is {self.link_bytes}; it must be 2, 4, 8 or 16")
         _require(self.group % self.word == 0, f"group ({self.group}) must be a multiple of {self.word} lanes a word")
         _require(8 <= self.query_bits <= 12, f"query_bits is {self.query_bits}; it must be 8 to 12")
+        _require(0 <= self.states <= self.slots,
+                 f"states is {self.states}; it must be 0 to slots ({self.slots})")
+        _require(self.states == 0 or self.tiles == 1,
+                 f"tiles is {self.tiles}; a device with recurrent states has one tile")
+        _require(self.states == 0 or self.link_bytes >= 4,
+                 f"link_bytes is {self.link_bytes}; a device with recurrent states needs at least 4")
         _require(0 <= self.clock_hz < 1 << 32, f"clock_hz is {self.clock_hz}; it must fit in 32 bits")
         if self.small:
             self._require_small()
 
     def _require_small(self) -> None:
-        fixed = {"head_dim": 32, "group": 32, "tiles": 1, "link_bytes": 2, "zero_point": False}
+        fixed = {"head_dim": 32, "group": 32, "tiles": 1, "link_bytes": 2, "zero_point": False, "states": 0}
         for name, value in fixed.items():
             _require(getattr(self, name) == value, f"{name} is {getattr(self, name)}; a small device has {value}")
         limits = {"lanes": 4, "slot_rows": 256, "rows": 2048, "slots": 64}
@@ -182,6 +192,11 @@ class Geometry:
         """Signed width inside the Walsh-Hadamard transform."""
         return formats.OUTPUT_BITS + self.head_dim.bit_length() - 1
 
+    @property
+    def features(self) -> int:
+        """What INFO says of the device's abilities."""
+        return int(self.zero_point) | self.states << STATES_PLACE
+
     def as_dict(self) -> dict[str, object]:
         """Parameters only, as plain values."""
         return asdict(self)
@@ -214,6 +229,12 @@ CONFIGS: dict[str, Geometry] = {
                  clock_hz=24_000_000, small=True),
         Geometry(name="versa_ecp5_5g", head_dim=64, rows=2048, lanes=1, slots=96, page_rows=4, pages_per_slot=64,
                  link_bytes=4, query_bits=12, clock_hz=100_000_000),
+        Geometry(name="recur32", head_dim=32, rows=512, lanes=2, slots=20, pages_per_slot=8, page_rows=4, link_bytes=8,
+                 states=18),
+        Geometry(name="hybrid", head_dim=64, rows=16384, lanes=3, slots=256, pages_per_slot=128, query_bits=12,
+                 states=192),
+        Geometry(name="recur128", head_dim=128, rows=4096, lanes=2, slots=48, pages_per_slot=128, query_bits=12,
+                 states=32),
     )
 }
 """The named configurations."""
@@ -224,7 +245,8 @@ def of_info(info: Info) -> Geometry:
     return Geometry(
         name="device", head_dim=info.head_dim, rows=info.rows, lanes=info.lanes, slots=info.slots, tiles=info.tiles,
         pages_per_slot=info.pages_per_slot, group=info.group, page_rows=info.page_rows, link_bytes=info.link_bytes,
-        query_bits=info.query_bits, zero_point=bool(info.zero_point), clock_hz=info.clock_hz,
+        query_bits=info.query_bits, zero_point=bool(info.features & 1), clock_hz=info.clock_hz,
+        states=info.features >> STATES_PLACE,
     )
 
 

@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from statecell.spec import serial
-from statecell.spec.commands import COMMANDS, COUNTER_FIELDS, INFO_FIELDS, STATUS_TEXT, Flag, Status
+from statecell.spec.commands import (
+    COMMANDS,
+    COUNTER_FIELDS,
+    INFO_FIELDS,
+    STATE_FIELDS,
+    STATE_MODE_BITS,
+    STATUS_TEXT,
+    Flag,
+    StateFlag,
+    Status,
+)
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.frame import REQUEST_HEADER, RESPONSE_HEADER, Field
 from statecell.spec.geometry import CONFIGS
@@ -40,6 +50,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "status": lambda: _table(("code", "status", "meaning"), ((int(s), s.name, STATUS_TEXT[s]) for s in Status)),
     "flags": lambda: _table(("bit value", "flag"), ((int(f), f.name) for f in Flag)),
     "info": lambda: _table(("offset", "field"), ((4 * i, name) for i, name in enumerate(INFO_FIELDS))),
+    "state": lambda: _table(("offset", "field"), ((8 * i, name) for i, name in enumerate(STATE_FIELDS))),
+    "mode": lambda: _table(("bits", "field"), ((bits, name) for name, bits in STATE_MODE_BITS.items())),
+    "stateflags": lambda: _table(("bit value", "flag"), ((int(f), f.name) for f in StateFlag)),
     "counters": lambda: _table(("offset", "field"), ((8 * i, name) for i, name in enumerate(COUNTER_FIELDS))),
     "serial": lambda: _table(
         ("what", "value"),
@@ -54,9 +67,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "fingerprint": lambda: f"Fingerprint of this specification: `{fingerprint():#010x}`.\n",
     "configs": lambda: _table(
         ("configuration", "head_dim", "query lanes", "tiles", "rows per bank and tile", "slots", "rows per slot",
-         "link bytes", "query bits", "zero points", "bits per element"),
+         "link bytes", "query bits", "zero points", "states", "bits per element"),
         ((g.name, g.head_dim, g.lanes, g.tiles, g.rows, g.slots, g.slot_rows, g.link_bytes, g.query_bits,
-          "yes" if g.zero_point else "no", g.bits_per_element) for g in CONFIGS.values()),
+          "yes" if g.zero_point else "no", g.states, g.bits_per_element) for g in CONFIGS.values()),
     ),
 }
 

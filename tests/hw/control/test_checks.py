@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from statecell.spec import frame
-from statecell.spec.commands import Flag, Opcode, Status
+from statecell.spec.commands import RECURRENT, Flag, Opcode, Status, opcodes
 from statecell.spec.geometry import Geometry, config
 from statecell.spec.serial import DIVISOR_BITS, LEAST_DIVISOR
-from statecell_hw.control.checks import SLOT_COMMANDS, Checks
+from statecell_hw.control.checks import SLOT_COMMANDS, TOKEN_COMMANDS, Checks
 from tests.hw.streams import simulate
 
 ROWS = {Opcode.APPEND, Opcode.WRITE_ROWS}
@@ -28,20 +28,24 @@ def length(opcode: int, count: int, g: Geometry) -> int:
 
 def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
     """The contract in software."""
-    try:
-        opcode = Opcode(h["opcode"])
-    except ValueError:
+    if h["opcode"] not in opcodes(g.states):
         return Status.BAD_OPCODE
+    opcode = Opcode(h["opcode"])
     count = h["count"]
     most = {
         Opcode.MAP: g.pages_per_slot, Opcode.APPEND: g.slot_rows, Opcode.ATTEND: g.lanes,
         Opcode.READ_ROWS: g.slot_rows, Opcode.WRITE_ROWS: g.slot_rows,
     }.get(opcode)  # fmt: skip
-    if opcode in SLOT_COMMANDS:
+    if opcode in (*SLOT_COMMANDS, *RECURRENT):
         if h["slot"] >= g.slots:
             return Status.BAD_SLOT
         if bool(e["open"]) == (opcode == Opcode.OPEN):
             return Status.SLOT_OPEN if e["open"] else Status.SLOT_CLOSED
+    if opcode in (TOKEN_COMMANDS if e.get("recurrent") else RECURRENT):
+        return Status.WRONG_KIND
+    if g.states and opcode == Opcode.OPEN and h["flags"] and (
+            h["flags"] != Flag.RECURRENT or h["slot"] >= g.states):
+        return Status.BAD_FLAGS
     known = Flag.WIDE | Flag.ZERO_POINT if g.zero_point else Flag.WIDE
     both = Flag.WIDE | Flag.ZERO_POINT
     if opcode == Opcode.APPEND and (h["flags"] & ~int(known) or h["flags"] & both == both):
@@ -52,7 +56,9 @@ def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
         return Status.BAD_COUNT
     if opcode == Opcode.CONNECT and count and not LEAST_DIVISOR <= count < 1 << DIVISOR_BITS:
         return Status.BAD_COUNT
-    if h["blocks"] != length(opcode, count, g):
+    opens_state = g.states and opcode == Opcode.OPEN and h["flags"]
+    needed = e["blocks"] if opcode == Opcode.RECUR else 1 if opens_state else length(opcode, count, g)
+    if h["blocks"] != needed:
         return Status.BAD_LENGTH
     if opcode == Opcode.TRUNCATE and count > e["rows"]:
         return Status.BAD_RANGE
@@ -66,7 +72,7 @@ def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
     return Status.OK
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny2", "bench64"])
+@pytest.mark.parametrize("name", ["tiny", "tiny2", "bench64", "recur32"])
 def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
     g = config(name)
     rng = random.Random(1)
@@ -85,13 +91,18 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
                 "count": rng.randrange(limit),
                 "first": rng.randrange(rng.choice([4, 1 << 16])),
                 "shift": rng.randrange(64) if rng.random() < 0.9 else rng.randrange(256),
-                "flags": rng.choice([0, 0, 0, 1, 2, 3, rng.randrange(256)]),
+                "flags": rng.choice([0, 0, 0, 1, 2, 3, 4, rng.randrange(256)]),
             }
+            state = {"recurrent": int(rng.random() < 0.5), "blocks": rng.randrange(256)} if g.states else {}
             blocks = length(opcode, header["count"], g) if opcode in set(Opcode) else 0
+            if state:
+                blocks = state["blocks"] if opcode == Opcode.RECUR else blocks + (
+                    opcode == Opcode.OPEN and header["flags"] == Flag.RECURRENT)
             header["blocks"] = blocks % (1 << 16) if rng.random() < 0.95 else rng.randrange(1 << 16)
             pages = rng.randint(0, g.pages_per_slot)
             rows = rng.randint(0, pages * g.page_rows)
-            entry = {"open": int((rng.random() < 0.9) != (opcode == Opcode.OPEN)), "rows": rows, "pages": pages}
+            entry = {"open": int((rng.random() < 0.9) != (opcode == Opcode.OPEN)), "rows": rows, "pages": pages,
+                     **state}
             ctx.set(dut.header, header)
             await ctx.tick()
             ctx.set(dut.entry, entry)
@@ -103,4 +114,5 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
                 assert ctx.get(dut.added) == header["count"] * (2 if wide else 1)
 
     simulate(dut, bench)
-    assert seen == set(Status) - {Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC, Status.BAD_PAGE}
+    unseen = {Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC, Status.BAD_PAGE, Status.BAD_VALUE}
+    assert seen == set(Status) - unseen - (set() if g.states else {Status.WRONG_KIND})

@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 
 from statecell.link.framing import Request
 from statecell.spec import frame
-from statecell.spec.commands import Flag, Opcode, Status
+from statecell.spec.commands import Flag, Opcode, Status, opcodes
 from statecell.spec.geometry import config
 from statecell.spec.serial import LEAST_DIVISOR
 from statecell_hw.control.command import BARRIER, Command
@@ -77,7 +77,7 @@ class Slots:
 
 
 def request(rng: random.Random) -> Request:
-    opcode = rng.choice([*Opcode, Opcode.OPEN, Opcode.MAP, Opcode.APPEND, Opcode.APPEND, Opcode.ATTEND])
+    opcode = rng.choice([*opcodes(G.states), Opcode.OPEN, Opcode.MAP, Opcode.APPEND, Opcode.APPEND, Opcode.ATTEND])
     if opcode == Opcode.RESET and rng.random() < 0.8:
         opcode = Opcode.ATTEND
     count = rng.randint(1, 2)

@@ -11,18 +11,19 @@ from amaranth.lib import wiring
 
 from statecell.link.framing import decode
 from statecell.spec import frame
-from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode
+from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Info, Opcode
 from statecell.spec.geometry import MAX_LANES, config
 from statecell_hw.control.responder import Answer, Responder
 from statecell_hw.link.framer import Framer
 from tests.hw.streams import receive, send, simulate, words_of
 
 INFO = Info(**{name: 0x01020304 * (i + 1) for i, name in enumerate(INFO_FIELDS)})
+STATE = bytes(range(1, 1 + 8 * len(STATE_FIELDS)))
 COUNTERS = [0x1111_2222_3333_4444 * (i + 1) % (1 << 64) for i in range(len(COUNTER_FIELDS))]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3])
-@pytest.mark.parametrize("name", ["tiny", "tiny2", "narrow"])
+@pytest.mark.parametrize("name", ["tiny", "tiny2", "narrow", "recur32"])
 def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> None:
     g = config(name)
     rng = random.Random(18)
@@ -33,8 +34,10 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
     completions: list[dict[str, Any]] = []
     vectors: list[dict[str, int]] = []
     rows: list[int] = []
+    outputs: list[int] = []
+    known = [a for a in Answer if g.states or a not in (Answer.OUTPUTS, Answer.STATE)]
     payloads: list[bytes] = []
-    answers = [Answer.VECTORS, *(rng.choice(list(Answer)) for _ in range(15)), Answer.VECTORS]
+    answers = [Answer.VECTORS, *(rng.choice(known) for _ in range(15)), Answer.VECTORS]
     for index, answer in enumerate(answers):
         lanes, payload = rng.randint(1, g.lanes), b""
         if answer == Answer.INFO:
@@ -44,6 +47,11 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
         elif answer == Answer.ROWS:
             payload = rng.randbytes(2 * g.row_bytes * rng.randint(1, 3))
             rows += [w["data"] for w in words_of(payload, g.link_bytes)]
+        elif answer == Answer.OUTPUTS:
+            payload = rng.randbytes(16 * rng.randint(4, 6))
+            outputs += [w["data"] for w in words_of(payload, g.link_bytes)]
+        elif answer == Answer.STATE:
+            payload = STATE
         elif answer == Answer.VECTORS:
             blocks = [rng.randrange(12) for _ in range(lanes)]
             for block in blocks:
@@ -82,9 +90,13 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
     async def counter_words(ctx: Any) -> None:
         flat = b"".join(c.to_bytes(8, "little") for c in COUNTERS)
         words = [int.from_bytes(flat[i : i + g.link_bytes], "little") for i in range(0, len(flat), g.link_bytes)]
+        if g.states:
+            ctx.set(dut.state, int.from_bytes(STATE, "little"))
         while not ended:
             await ctx.tick()
             ctx.set(dut.counter_word, words[ctx.get(dut.counter_index) % len(words)])
 
     sources = [source(dut.i, completions, 1), source(dut.vectors, vectors, 2), source(dut.rows, rows, 3)]
+    if g.states:
+        sources.append(source(dut.outputs, outputs, 4))
     simulate(m, counter_words, *sources, sink)

@@ -24,6 +24,7 @@ from amaranth.sim._pyeval import eval_assign, eval_value  # type: ignore[import-
 from cocotb.task import bridge, resume
 from cocotb.triggers import Timer
 
+from statecell.model.recurrent.mode import Rule
 from statecell.spec.geometry import config
 from tests.hw import streams
 
@@ -87,6 +88,29 @@ TWINS = [
     Twin("attention.normalise", "words_of_all_lanes", {"name": "tiny2", "stall": 0.5}),
     Twin("attention.score", "scores_of_passes_close_behind_each_other", {"name": "tiny", "lead": 3}),
     Twin("attention.softmax", "weights_steps_and_drops", {"name": "tiny"}),
+    Twin("recurrent.choose", "scales_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.delay", "words_come_out_the_latency_later", {"latency": 7}),
+    Twin("recurrent.energy", "energies_of_heads", {"name": "tiny"}),
+    Twin("recurrent.error", "errors_and_outputs_of_both_rules", {}),
+    Twin("recurrent.factor", "decayed_factors_and_their_reciprocals", {}),
+    Twin("recurrent.gain", "gains_and_working_exponents", {"name": "bench64"}),
+    Twin("recurrent.mix", "products_of_vectors", {"name": "tiny"}),
+    Twin("recurrent.noise", "the_register_follows_the_model", {}),
+    Twin("recurrent.opening", "modes_are_checked_and_unpacked", {"name": "recur32"}),
+    Twin("recurrent.outputs", "outputs_of_heads_become_words", {"name": "recur32"}),
+    Twin("recurrent.path", "rows_of_every_mode_equal_the_model", {
+        "name": "tiny", "rule": Rule(delta=True), "lane_decay": False, "multiplier": "gated", "pause": 0.2}),
+    Twin("recurrent.prepare", "operands_of_tokens", {
+        "name": "recur32", "rule": Rule(decay_first=False), "lanes": True, "bonus": True}),
+    Twin("recurrent.readout", "products_of_rows_with_both_vectors", {
+        "name": "tiny2", "multiplier": "gated", "rotated": True}),
+    Twin("recurrent.requantise", "codes_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.tokens", "payloads_come_back_by_part", {"name": "recur32", "lanes": True}),
+    Twin("recurrent.unit", "tokens_of_many_slots", {
+        "name": "recur32", "rule": Rule(decay_first=False), "lane_decay": True, "tokens": 1}),
+    Twin("recurrent.update", "lanes_in_the_working_scale", {"name": "tiny", "multiplier": "gated"}),
+    Twin("recurrent.walk", "rows_of_passes_follow_without_a_bubble", {"gap": 6}),
+    Twin("recurrent.weigh", "products_with_factors", {}),
 ]
 
 

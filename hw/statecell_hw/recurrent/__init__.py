@@ -1,0 +1,1 @@
+"""Recurrent state: read-out, update and write-back of state rows, one a cycle."""

@@ -1,0 +1,327 @@
+"""Vector side: from a token's vectors to the operands of its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.rotate import Rotate
+from statecell_hw.array.writer import Writer
+from statecell_hw.layouts import Kind, QueryLoad, row_layout
+from statecell_hw.recurrent.factor import INVERSE_SHIFT, Factor
+from statecell_hw.recurrent.mix import Mix
+from statecell_hw.recurrent.operands import FALL_BITS, key_layout, pass_layout
+from statecell_hw.recurrent.readout import vector_geometry
+from statecell_hw.recurrent.tokens import WORD_BITS, Section, WordRead, token_layout
+from statecell_hw.recurrent.weigh import Weigh
+
+AHEAD = 4
+"""Tokens whose key is on its way to the rows or has not been taken by them."""
+VECTORS = 3
+"""Vectors that a token sends through the writer: q and k as queries, k as a row."""
+ONE = 1 << (formats.FACTOR_BITS - 1)
+"""A factor of 1.0."""
+WEIGHTS = data.StructLayout({
+    "q": formats.FACTOR_BITS, "k": formats.FACTOR_BITS, "inverse": formats.INVERSE_BITS + 1,
+})
+"""What a lane of q, of k and of the stored key is multiplied by."""
+
+
+class Prepare(wiring.Component):
+    """Decays, rotation, weighing and quantisation of one token after the other; docs/numerics.md, 8.2 to 8.4.
+
+    ``i``: tokens, whose words are read through ``words``. Out: the vectors, through ``load`` (see :class:`Dot`), and
+    for each token a pass on ``o``, without its ``noise``, once vectors and key are there; ``key`` is that of the oldest
+    pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and its rows count as 0,
+    which they do until a pass that writes; it must not come while a token of that slot is in the block.
+
+    A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
+    lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
+    """
+
+    i: stream.Interface
+    words: Any
+    open_en: Signal
+    open_slot: Signal
+    load: Any
+    load_ready: Signal
+    o: stream.Interface
+    key: Any
+    key_taken: Signal
+
+    def __init__(self, geometry: Geometry, *, slots: int) -> None:
+        self.geometry = g = geometry
+        self.slots = slots
+        self.factor, self.mix, self.rotate, self.weigh = Factor(g), Mix(g), Rotate(g), Weigh(g)
+        self.writer = Writer(vector_geometry(g))
+        super().__init__({
+            "i": In(stream.Signature(token_layout(g, slots))),
+            "words": Out(WordRead(g)),
+            "open_en": In(1),
+            "open_slot": In(range(slots)),
+            "load": Out(QueryLoad(vector_geometry(g))),
+            "load_ready": In(1),
+            "o": Out(stream.Signature(pass_layout(g, slots))),
+            "key": Out(key_layout(g)),
+            "key_taken": In(1),
+        })
+
+    @property
+    def interval(self) -> int:
+        """Cycles from one rotated token to the next: token, decay, jobs, q and k, their rotation, k once more."""
+        words = self.geometry.vector_words
+        return 1 + (self.factor.latency + 3) + 1 + 2 * words + (self.rotate.latency + words + 2) + words
+
+    @property
+    def lane_cycles(self) -> int:
+        """Most cycles that decays per lane add."""
+        return 2 * self.geometry.vector_words - 1
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        g = self.geometry
+        for name in ("factor", "mix", "rotate", "weigh", "writer"):
+            m.submodules[name] = getattr(self, name)
+        token: Any = Signal(token_layout(g, self.slots), reset_less=True)
+        config = token.config
+        issued = Signal(range(3 * g.vector_words + 1))
+        decays = Mux(config.lane_decay, 2 * g.vector_words, 1)
+        reads, replays, push = Signal(), Signal(), Signal()
+        done_factors, done_turning, done_jobs = Signal(), Signal(), Signal()
+        ahead = Signal(range(AHEAD + 1))
+        with m.FSM():
+            with m.State("IDLE"):
+                m.d.comb += self.i.ready.eq(1)
+                m.d.sync += issued.eq(0)
+                with m.If(self.i.valid):
+                    m.d.sync += token.eq(self.i.payload)
+                    m.next = "DECAYS"
+            with m.State("DECAYS"):
+                m.d.comb += [self.words.section.eq(Section.DECAYS), reads.eq(issued != decays)]
+                m.d.sync += issued.eq(issued + reads)
+                with m.If(done_factors):
+                    m.d.sync += issued.eq(0)
+                    m.next = "JOBS"
+            with m.State("JOBS"), m.If(done_jobs):
+                m.next = "VECTORS"
+            with m.State("VECTORS"):
+                for number, section in enumerate((Section.Q, Section.K, Section.B)):
+                    with m.If(issued >= number * g.vector_words):
+                        m.d.comb += self.words.section.eq(section)
+                end = issued == Mux(config.bonus, 3 * g.vector_words - 1, 2 * g.vector_words - 1)
+                m.d.comb += reads.eq(1)
+                m.d.sync += issued.eq(Mux(end, 0, issued + 1))
+                with m.If(end):
+                    m.next = "TURN"
+            with m.State("TURN"), m.If(done_turning & (ahead != AHEAD)):
+                m.d.comb += push.eq(1)
+                m.next = "REPLAY"
+            with m.State("REPLAY"):
+                m.d.comb += replays.eq(1)
+                m.d.sync += issued.eq(issued + 1)
+                with m.If(issued == g.vector_words - 1):
+                    m.next = "IDLE"
+        m.d.comb += [self.words.bay.eq(token.bay), self.words.word.eq(issued)]
+        m.d.sync += ahead.eq(ahead + push - self.key_taken)
+
+        weights = self._decays(m, token, reads & (self.words.section == Section.DECAYS), issued, decays, done_factors)
+        self._jobs(m, done_jobs, self.i.valid & self.i.ready)
+        self._vectors(m, token, reads & (self.words.section != Section.DECAYS), issued, replays, weights, done_turning)
+        self._passes(m, token, push)
+        return m
+
+    def _decays(self, m: Module, token: Any, reads: Value, issued: Signal, count: Value, done: Signal) -> list[Any]:
+        """Factors of a token: read, decayed, stored; gives the read port of the weights of each half of a word."""
+        g, factor = self.geometry, self.factor
+        bits = exact_log2(g.vector_words)
+        fetched, half = Signal(), Signal()
+        m.d.sync += [fetched.eq(reads), half.eq(issued[0])]
+        touched = Signal(self.slots)
+        stored = Signal(range(2 * g.vector_words + 1))
+        m.d.comb += [factor.valid.eq(fetched), done.eq(stored == count)]
+        ports, factors = [], []
+        for number in range(2):
+            memory: Memory = Memory(shape=factor.count * formats.FACTOR_BITS, depth=self.slots << bits, init=[])
+            weights: Memory = Memory(shape=data.ArrayLayout(WEIGHTS, factor.count), depth=g.vector_words, init=[])
+            m.submodules[f"factors_{number}"], m.submodules[f"weights_{number}"] = memory, weights
+            read, write, keep = memory.read_port(), memory.write_port(), weights.write_port()
+            here = factor.o_valid & (stored[0] == number)
+            m.d.comb += [
+                read.addr.eq(Cat(issued[1:1 + bits], token.slot)),
+                write.addr.eq(Cat(stored[1:1 + bits], token.slot)), write.en.eq(here),
+                write.data.eq(Cat(*factor.whole)), keep.addr.eq(stored[1:1 + bits]), keep.en.eq(here),
+            ]
+            for i in range(factor.count):
+                m.d.comb += [
+                    keep.data[i].q.eq(Mux(token.config.decay_first, factor.after[i], factor.before[i])),
+                    keep.data[i].k.eq(factor.after[i]),
+                    keep.data[i].inverse.eq(factor.inverse[i] >> INVERSE_SHIFT),
+                ]
+            factors.append(read.data)
+            ports.append(weights.read_port(domain="comb"))
+        known = Mux(half, factors[1], factors[0])
+        given = self.words.data
+        for i in range(factor.count):
+            own = known.word_select(i, formats.FACTOR_BITS)
+            decay = given.word_select(i, WORD_BITS)[:len(token.decay)]
+            m.d.comb += [
+                factor.factor[i].eq(Mux(touched.bit_select(token.slot, 1), own, ONE)),
+                factor.decay[i].eq(Mux(token.config.lane_decay, decay, token.decay)),
+            ]
+        # what the rows need of it: the octaves of the one factor, or a fall for each lane, and whether all decays are 1
+        self.one, self.octaves = Signal(), Signal(formats.FACTOR_BITS.bit_length(), reset_less=True)
+        self.falls = [Signal(FALL_BITS, name=f"fall_{j}", reset_less=True) for j in range(g.head_dim)]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += [stored.eq(0), self.one.eq(1)]
+        with m.If(factor.o_valid):
+            m.d.sync += [stored.eq(stored + 1), self.one.eq(self.one & factor.one), self.octaves.eq(factor.octaves[0])]
+        with m.If(factor.o_valid & (stored == count - 1)):
+            m.d.sync += touched.bit_select(token.slot, 1).eq(1)
+        for j, fall in enumerate(self.falls):
+            octaves = factor.octaves[j % factor.count]
+            with m.If(factor.o_valid & (stored == j // factor.count)):
+                m.d.sync += fall.eq(Mux(octaves > formats.UPDATE_BITS, formats.UPDATE_BITS, octaves))
+        with m.If(self.open_en):
+            m.d.sync += touched.bit_select(self.open_slot, 1).eq(0)
+        return ports
+
+    def _jobs(self, m: Module, done: Signal, begins: Value) -> None:
+        """Promises and jobs of the three vectors."""
+        writer: Any = self.writer
+        promised, sent = (Signal(range(VECTORS + 1), name=n, init=VECTORS) for n in ("promised", "sent"))
+        job = writer.job.payload
+        m.d.comb += [
+            writer.take.eq((promised != VECTORS) & (writer.space != 0)),
+            writer.job.valid.eq(sent != promised),
+            job.kind.eq(Mux(sent == VECTORS - 1, Kind.KEY, Kind.QUERY)),
+            job.lane.eq(sent[0]),
+            job.wide.eq(1),
+            done.eq(sent == VECTORS),
+        ]
+        m.d.sync += [promised.eq(promised + writer.take), sent.eq(sent + (writer.job.valid & writer.job.ready))]
+        with m.If(begins):
+            m.d.sync += [promised.eq(0), sent.eq(0)]
+
+    def _vectors(self, m: Module, token: Any, reads: Value, issued: Signal, replays: Signal, weights: list[Any],
+                 done: Signal) -> None:
+        """Words of the vectors: product of q and b, rotation, weighing, writer; k once more from a memory."""
+        g, mix, rotate, weigh, writer = self.geometry, self.mix, self.rotate, self.weigh, self.writer
+        config, width = token.config, formats.VECTOR_BITS
+        fetched = Signal()
+        section = Signal(Section, reset_less=True)
+        m.d.sync += [fetched.eq(reads), section.eq(self.words.section)]
+        word = [self.words.data.word_select(p, width).as_signed() for p in range(g.word)]
+        bonus = section == Section.B
+        m.d.comb += [
+            mix.query.eq(fetched & (section == Section.Q)),
+            mix.valid.eq(fetched & Mux(config.bonus, bonus, section == Section.K)),
+            rotate.i_valid.eq(fetched & ~bonus & config.rotate),
+            *(a.eq(b) for a, b in zip(mix.i, word, strict=True)),
+            *(rotate.i_data[p].eq(w) for p, w in enumerate(word)),
+        ]
+        # turned words: W of q, W of k; k waits in a memory for its second time
+        turned = Signal(range(2 * g.vector_words + 1))
+        valid, again = Signal(), Signal(reset_less=True)
+        held = Signal(width * g.word, reset_less=True)
+        straight = fetched & ~bonus & ~config.rotate
+        m.d.sync += [valid.eq(rotate.o_valid | straight | replays), again.eq(replays)]
+        memory: Memory = Memory(shape=len(held), depth=g.vector_words, init=[])
+        m.submodules.keys = memory
+        write, read = memory.write_port(), memory.read_port(domain="comb")
+        m.d.comb += read.addr.eq(issued)
+        with m.If(replays):
+            m.d.sync += held.eq(read.data)
+        with m.Else():
+            m.d.sync += held.eq(Mux(config.rotate, Cat(rotate.o_forward[p] for p in range(g.word)), Cat(*word)))
+        place = Signal(exact_log2(g.vector_words))
+        is_key = Signal()
+        m.d.comb += [
+            is_key.eq(turned >= g.vector_words),
+            write.en.eq(valid & ~again & is_key), write.addr.eq(place), write.data.eq(held),
+        ]
+        with m.If(valid):
+            m.d.sync += place.eq(place + 1)
+            with m.If(~again):
+                m.d.sync += turned.eq(turned + 1)
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += turned.eq(0)
+        # the product of q and b comes mix.latency cycles after the last word was read
+        settle = Signal(range(mix.latency + 1))
+        with m.If(reads):
+            m.d.sync += settle.eq(mix.latency)
+        with m.Elif(settle != 0):
+            m.d.sync += settle.eq(settle - 1)
+        m.d.comb += done.eq((turned == 2 * g.vector_words) & (settle == 0))
+        for port in weights:
+            m.d.comb += port.addr.eq(Mux(config.lane_decay, place, 0))
+        weighed = Signal()
+        m.d.sync += weighed.eq(valid)
+        for p in range(g.word):
+            lane = weights[p // self.factor.count].data[p % self.factor.count]
+            one = weights[0].data[0]
+            kinds = [Mux(config.lane_decay, lane[n], one[n]) for n in ("inverse", "k", "q")]
+            inverse = Cat(Const(0, INVERSE_SHIFT), kinds[0])
+            i, weight = Signal.like(weigh.i[p], name=f"i_{p}", reset_less=True), Signal.like(
+                weigh.weight[p], name=f"weight_{p}", reset_less=True)
+            m.d.sync += [
+                i.eq(held.word_select(p, width)),
+                weight.eq(Mux(again, inverse, Mux(is_key, kinds[1], kinds[2]))),
+            ]
+            m.d.comb += [weigh.i[p].eq(i), weigh.weight[p].eq(weight), writer.i_data[p].eq(weigh.o[p])]
+        m.d.comb += [weigh.valid.eq(weighed), writer.i_valid.eq(weigh.o_valid)]
+
+    def _passes(self, m: Module, token: Any, push: Signal) -> None:
+        """Queues of passes, of their keys' arrival, of falls and keys; the vectors go straight to the read-out."""
+        g, writer, config = self.geometry, self.writer, token.config
+        layout = pass_layout(g, self.slots)
+        wiring.connect(m, writer.query, wiring.flipped(self.load))
+        m.d.comb += writer.query_ready.eq(self.load_ready)
+        stored = Signal(self.slots)
+        entry: Any = data.View(layout, Signal(layout.size, name="entry"))
+        frozen = self.one & (token.beta == 0)
+        doubles = exact_log2(g.head_dim) % 2
+        m.d.comb += [
+            entry.slot.eq(token.slot), entry.config.eq(config), entry.bay.eq(token.bay),
+            entry.stored.eq(stored.bit_select(token.slot, 1)),
+            entry.head.mode.eq(config.mode), entry.head.halved.eq(config.rotate & doubles),
+            entry.head.write.eq(~frozen), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
+            entry.head.octaves.eq(Mux(config.lane_decay, 0, self.octaves)),
+        ]
+        with m.If(push & ~frozen):
+            m.d.sync += stored.bit_select(token.slot, 1).eq(1)
+        with m.If(self.open_en):
+            m.d.sync += stored.bit_select(self.open_slot, 1).eq(0)
+        falls = Cat(*(Mux(config.lane_decay, fall, 0) for fall in self.falls))
+        row = data.View(row_layout(writer.geometry), writer.write.data)
+        low = Signal(formats.CODE_BITS * g.head_dim, reset_less=True)
+        second, arrives = Signal(), Signal()
+        m.d.comb += arrives.eq(writer.write.key_en & second)
+        with m.If(writer.write.key_en):
+            m.d.sync += [second.eq(~second), low.eq(Cat(row.codes[j] for j in range(g.head_dim)))]
+        codes = Cat(*((row.codes[j].shift_left(formats.CODE_BITS)
+                       + low.word_select(j, formats.CODE_BITS).as_signed())[:2 * formats.CODE_BITS]
+                      for j in range(g.head_dim)))
+        queues = {}
+        for name, width, pushes, value, pops in (
+            ("passes", layout.size, push, entry.as_value(), self.o.valid & self.o.ready),
+            ("falls", len(falls), push, falls, self.key_taken),
+            ("arrived", 1, arrives, Const(1, 1), self.o.valid & self.o.ready),
+            ("keys", len(codes) + row.scales.as_value().shape().width, arrives, Cat(codes, row.scales), self.key_taken),
+        ):
+            m.submodules[f"{name}_queue"] = queue = queues[name] = SyncFIFO(width=width, depth=AHEAD)
+            m.d.comb += [queue.w_en.eq(pushes), queue.w_data.eq(value), queue.r_en.eq(pops)]
+        m.d.comb += [
+            self.o.valid.eq(queues["passes"].r_rdy & queues["arrived"].r_rdy),
+            self.o.payload.as_value().eq(queues["passes"].r_data),
+            Cat(self.key.codes, self.key.scales).eq(queues["keys"].r_data),
+            Value.cast(self.key.falls).eq(queues["falls"].r_data),
+        ]

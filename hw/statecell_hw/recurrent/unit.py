@@ -1,0 +1,292 @@
+"""Recurrent unit: tokens in, outputs out, rows of the banks read and written back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+from statecell_hw.array.multiply import Multiplier, tree
+from statecell_hw.array.search import MIDDLE
+from statecell_hw.layouts import row_layout
+from statecell_hw.link.deframer import word_layout
+from statecell_hw.recurrent.delay import DelayLine
+from statecell_hw.recurrent.energy import ENERGY_BITS, Energy
+from statecell_hw.recurrent.operands import slot_layout
+from statecell_hw.recurrent.outputs import Outputs
+from statecell_hw.recurrent.path import RecurrentPath
+from statecell_hw.recurrent.prepare import Prepare
+from statecell_hw.recurrent.tokens import TokenBuffer
+from statecell_hw.recurrent.walk import Walk
+
+COUNT_BITS = 32
+ENTRY = 1
+"""Cycles from a bank's row to the path: choice of bank and plane."""
+
+STATUS = data.StructLayout({
+    "noise": formats.LFSR_BITS, "skipped": COUNT_BITS, "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
+})
+"""What a slot's tokens change: noise register, tokens that wrote nothing, groups of rows that took a new scale where it
+is held, energy of the rows."""
+
+
+class BankAccess(wiring.Signature):
+    """Both banks' ports: ``row`` is read where ``read_en`` is high, a fixed time before ``key`` and ``value`` show it;
+    they hold until the next read. ``write_key`` and ``write_value`` go to ``write_row``.
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        rows, bits = range(geometry.rows), geometry.row_bits
+        super().__init__({
+            "read_en": Out(1), "row": Out(rows), "key": In(bits), "value": In(bits),
+            "write_key_en": Out(1), "write_value_en": Out(1), "write_row": Out(rows),
+            "write_key": Out(bits), "write_value": Out(bits),
+        })
+
+
+class RecurrentUnit(wiring.Component):
+    """Recurrent slots over the rows of two banks; docs/numerics.md, section 8, with a write-back at every token.
+
+    ``open_en`` makes ``open_slot`` a slot with ``open_config``, an empty state, factors of 1.0 and the noise register
+    ``open_noise``; only while ``idle``. ``token`` takes the slot of a token, ``i`` its payload (see
+    :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets it at
+    any time. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with
+    the last word; any time may pass before they are taken.
+
+    With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
+    scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in
+    the value bank, at base + channel / 2. ``banks`` reads ``read_latency`` cycles after ``read_en``.
+
+    A row is read and written once a token, one channel a cycle; the next head's rows follow without a bubble (after
+    ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``. Reset forgets all.
+    """
+
+    open_en: Signal
+    open_slot: Signal
+    open_config: Any
+    open_noise: Signal
+    token: stream.Interface
+    i: stream.Interface
+    complete: Signal
+    bad: Signal
+    accept: Signal
+    drop: Signal
+    o: stream.Interface
+    banks: Any
+    status_slot: Signal
+    status: Any
+    idle: Signal
+
+    def __init__(
+        self, geometry: Geometry, *, slots: int, read_latency: int, multiplier: Multiplier = "native"
+    ) -> None:
+        self.geometry = g = geometry
+        self.slots = slots
+        self.read_latency = read_latency
+        self.tokens = TokenBuffer(g, slots=slots)
+        self.prepare = Prepare(g, slots=slots)
+        self.path = RecurrentPath(g, multiplier=multiplier)
+        self.walk = Walk(g, slots=slots, gap=self.path.gap)
+        self.outputs, self.energy = Outputs(g), Energy(g)
+        super().__init__({
+            "open_en": In(1),
+            "open_slot": In(range(slots)),
+            "open_config": In(slot_layout(g)),
+            "open_noise": In(formats.LFSR_BITS),
+            "token": In(stream.Signature(range(slots))),
+            "i": In(stream.Signature(8 * g.link_bytes)),
+            "complete": Out(1),
+            "bad": Out(1),
+            "accept": In(1),
+            "drop": In(1),
+            "o": Out(stream.Signature(word_layout(g))),
+            "banks": Out(BankAccess(g)),
+            "status_slot": In(range(slots)),
+            "status": Out(STATUS),
+            "idle": Out(1),
+        })
+
+    @property
+    def gap(self) -> int:
+        """Idle cycles between the rows of two heads."""
+        return self.path.gap
+
+    @property
+    def _row_time(self) -> int:
+        """Cycles from a channel's issue to its row in the path."""
+        return self.read_latency + ENTRY
+
+    def elaborate(self, platform: object) -> Module:
+        """Logic of the block."""
+        m = Module()
+        for name in ("tokens", "prepare", "path", "walk", "outputs", "energy"):
+            m.submodules[name] = getattr(self, name)
+        tokens, prepare, walk = self.tokens, self.prepare, self.walk
+        self._slots(m)
+        wiring.connect(m, tokens.o, prepare.i)
+        wiring.connect(m, prepare.words, tokens.words)
+        wiring.connect(m, prepare.o, walk.i)
+        wiring.connect(m, prepare.load, self.path.load)
+        wiring.connect(m, wiring.flipped(self.i), tokens.i)
+        m.d.comb += [
+            self.complete.eq(tokens.complete), self.bad.eq(tokens.bad),
+            tokens.accept.eq(self.accept), tokens.drop.eq(self.drop),
+            tokens.release.eq(walk.last), tokens.channels.bay.eq(walk.current.bay),
+            tokens.channels.channel.eq(walk.channel),
+            prepare.open_en.eq(self.open_en), prepare.open_slot.eq(self.open_slot),
+            prepare.load_ready.eq(self.path.load_ready), prepare.key_taken.eq(self.path.key_taken),
+            self.path.key.eq(prepare.key),
+        ]
+        self._rows(m)
+        self._outputs(m)
+        self._write(m)
+        self._status(m)
+        return m
+
+    def _slots(self, m: Module) -> None:
+        """Configurations by slot: read while the slot of a token waits."""
+        memory: Memory = Memory(shape=slot_layout(self.geometry), depth=self.slots, init=[])
+        m.submodules.slots = memory
+        write, read = memory.write_port(), memory.read_port()
+        head = self.tokens.head
+        known = Signal()
+        m.d.comb += [
+            write.en.eq(self.open_en), write.addr.eq(self.open_slot), write.data.eq(self.open_config),
+            read.addr.eq(self.token.payload),
+            head.valid.eq(self.token.valid & known), head.payload.slot.eq(self.token.payload),
+            head.payload.config.eq(read.data), self.token.ready.eq(head.ready & known),
+        ]
+        m.d.sync += known.eq(self.token.valid & ~self.token.ready)
+        pending = Signal(range(8))
+        m.d.sync += pending.eq(pending + (self.token.valid & self.token.ready) - self.drop
+                               - self.walk.last)
+        # the last energy comes after the last row
+        settling = Signal(range(self.energy.latency + 1))
+        with m.If(self.path.written):
+            m.d.sync += settling.eq(self.energy.latency)
+        with m.Elif(settling != 0):
+            m.d.sync += settling.eq(settling - 1)
+        m.d.comb += self.idle.eq((pending == 0) & ~self.walk.busy & ~self.o.valid & (settling == 0))
+
+    def _rows(self, m: Module) -> None:
+        """Rows of the banks, with their values, to the path."""
+        g, walk, path, banks = self.geometry, self.walk, self.path, self.banks
+        m.d.comb += [banks.read_en.eq(walk.fetch), banks.row.eq(walk.address)]
+        config = walk.current.config
+        flags: Value = Cat(walk.row, walk.row & walk.first, walk.last, walk.odd, config.mode.wide, walk.current.stored)
+        for time in range(self.read_latency):
+            held = Signal(len(flags), name=f"flags_{time}")
+            m.d.sync += held.eq(flags)
+            flags = held
+        valid, first, last, odd, wide, stored = flags
+        channels = self.tokens.channels
+        brought: Value = Cat(channels.v, *(scale.as_value() for scale in channels.scales))
+        for time in range(self.tokens.channel_latency, self.read_latency):
+            held = Signal(len(brought), name=f"brought_{time}", reset_less=True)
+            m.d.sync += held.eq(brought)
+            brought = held
+        key, value = (data.View(row_layout(g), raw) for raw in (banks.key, banks.value))
+        second = odd & ~wide
+        row: Any = Signal(path.row.shape(), name="entry_row", reset_less=True)
+        with m.If(valid):
+            for j in range(g.head_dim):
+                high = Mux(second, value.codes[j], key.codes[j])
+                m.d.sync += [row.high[j].eq(Mux(stored, high, 0)), row.low[j].eq(Mux(stored & wide, value.codes[j], 0))]
+            for i in range(g.groups):
+                scale = Mux(second, Value.cast(value.scales[i]), Value.cast(key.scales[i]))
+                m.d.sync += Value.cast(row.scales[i]).eq(Mux(stored, scale, 0))
+        entered = Signal(len(brought), reset_less=True)
+        m.d.sync += [path.valid.eq(valid), path.first.eq(first), path.last.eq(last), entered.eq(brought)]
+        m.d.comb += [
+            path.row.eq(row),
+            Cat(path.v, *(scale.as_value() for scale in path.supplied)).eq(entered),
+            path.head.eq(walk.current.head),
+            path.head.noise.eq(walk.noise_now),
+        ]
+
+    def _outputs(self, m: Module) -> None:
+        """Outputs to words, whose places are promised before a pass begins."""
+        walk, path, outputs = self.walk, self.path, self.outputs
+        wiring.connect(m, outputs.o, wiring.flipped(self.o))
+        m.d.comb += [
+            outputs.channels.eq(walk.i.payload.config.channels), walk.allowed.eq(outputs.allowed),
+            outputs.begins.eq(walk.i.valid & walk.i.ready),
+            outputs.valid.eq(path.o_valid), outputs.value.eq(path.o), outputs.ends.eq(path.o_last),
+        ]
+
+    def _write(self, m: Module) -> None:
+        """Rows back to where they were read."""
+        g, walk, path, banks = self.geometry, self.walk, self.path, self.banks
+        place = Cat(walk.address, walk.odd, walk.current.config.mode.wide)
+        m.submodules.place_line = line = DelayLine(len(place), self._row_time + path.latency)
+        m.d.comb += line.i.eq(place)
+        address, odd, wide = line.o[:-2], line.o[-2], line.o[-1]
+        one, low = (data.View(row_layout(g), raw) for raw in (banks.write_key, banks.write_value))
+        row = path.write_row
+        m.d.comb += [
+            banks.write_row.eq(address),
+            banks.write_key_en.eq(path.write_valid & (wide | ~odd)),
+            banks.write_value_en.eq(path.write_valid & (wide | odd)),
+        ]
+        for j in range(g.head_dim):
+            m.d.comb += [one.codes[j].eq(row.high[j]), low.codes[j].eq(Mux(wide, row.low[j], row.high[j]))]
+        for i in range(g.groups):
+            m.d.comb += [
+                Value.cast(one.scales[i]).eq(Value.cast(row.scales[i])),
+                low.scales[i].sign.eq(row.scales[i].sign), low.scales[i].mantissa.eq(row.scales[i].mantissa),
+                low.scales[i].exponent.eq(Mux(wide, formats.LOW_PLANE, row.scales[i].exponent)),
+            ]
+            if g.zero_point:
+                m.d.comb += [one.zeros[i].eq(MIDDLE), low.zeros[i].eq(MIDDLE)]
+
+    def _status(self, m: Module) -> None:
+        """Noise registers and counts by slot, changed as a pass lands; energies."""
+        path, walk, energy = self.path, self.walk, self.energy
+        counts = data.StructLayout({name: STATUS[name].shape for name in ("skipped", "rescaled")})
+        noises: Memory = Memory(shape=formats.LFSR_BITS, depth=self.slots, init=[])
+        kept: Memory = Memory(shape=counts, depth=self.slots, init=[])
+        energies: Memory = Memory(shape=ENERGY_BITS, depth=self.slots, init=[])
+        m.submodules.noises, m.submodules.counts, m.submodules.energies = noises, kept, energies
+        writes = [memory.write_port() for memory in (noises, kept, energies)]
+        noise_now, noise_shown = noises.read_port(), noises.read_port()
+        counts_now, counts_shown, energy_shown = kept.read_port(), kept.read_port(), energies.read_port()
+        landed = path.written
+        skips = Signal()
+        renewed = Signal(COUNT_BITS)
+        rows = Mux(path.write_valid, tree(list(path.renewed)), 0)
+        m.d.sync += renewed.eq(Mux(landed, 0, renewed + rows))
+        m.d.comb += [
+            walk.landed.eq(landed), skips.eq(~path.write_valid),
+            noise_now.addr.eq(walk.looks), walk.noise.eq(noise_now.data), counts_now.addr.eq(walk.landing),
+            noise_shown.addr.eq(self.status_slot), counts_shown.addr.eq(self.status_slot),
+            energy_shown.addr.eq(self.status_slot),
+            self.status.noise.eq(noise_shown.data), self.status.skipped.eq(counts_shown.data.skipped),
+            self.status.rescaled.eq(counts_shown.data.rescaled), self.status.energy.eq(energy_shown.data),
+            energy.valid.eq(path.write_valid), energy.last.eq(landed),
+            *(a.eq(b) for a, b in zip(energy.high, path.write_row.high, strict=True)),
+            *(a.eq(b) for a, b in zip(energy.scales, path.write_row.scales, strict=True)),
+        ]
+        # the energy is known some cycles after the last row, before the next head's
+        lands = Signal(range(self.slots), reset_less=True)
+        with m.If(landed):
+            m.d.sync += lands.eq(walk.landing)
+        noise, count, power = writes
+        m.d.comb += [
+            noise.en.eq((landed & ~skips) | self.open_en), count.en.eq(landed | self.open_en),
+            power.en.eq(energy.o_valid | self.open_en),
+        ]
+        with m.If(self.open_en):
+            m.d.comb += [port.addr.eq(self.open_slot) for port in writes]
+            m.d.comb += noise.data.eq(self.open_noise)
+        with m.Else():
+            m.d.comb += [
+                noise.addr.eq(walk.landing), noise.data.eq(path.noise), count.addr.eq(walk.landing),
+                count.data.skipped.eq(counts_now.data.skipped + skips),
+                count.data.rescaled.eq(counts_now.data.rescaled + renewed + rows),
+                power.addr.eq(lands), power.data.eq(energy.energy),
+            ]

@@ -1,0 +1,178 @@
+"""Cycles of one layer's recurrent tokens on a device that stamps its words, which the simulator does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from statecell.bench.attention import BenchError, open_transport, stamps
+from statecell.device import Device, StateToken, outputs, recur_request
+from statecell.link.framing import Request
+from statecell.model.recurrent import integer
+from statecell.model.recurrent.families import FAMILIES, Family
+from statecell.model.recurrent.host import Units
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode, RecurrentError, Scales, Storage
+from statecell.model.recurrent.reference import Sequence
+from statecell.model.recurrent.state import State, new_state
+from statecell.spec.commands import StateFlag, StateMode
+from statecell.spec.geometry import CONFIGS, Geometry
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentBench:
+    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back at every token.
+
+    ``cycles_per_token``: mean over ``tokens`` tokens sent back to back, from the last word of one token's last output
+    to that of the next. ``row_cycles``: heads x dv, what the rows alone take. ``reads_per_row``, ``writes_per_row``: of
+    each stored row and token, from the device's counters. ``equal``: every output was the integer model's, or else the
+    bench fails.
+    """
+
+    family: str
+    heads: int
+    dk: int
+    dv: int
+    lanes: int
+    state: str
+    tokens: int
+    cycles_per_token: float
+    row_cycles: int
+    reads_per_row: float
+    writes_per_row: float
+    equal: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def config_for(head_dim: int, heads: int) -> str:
+    """The configuration that is measured: the one of that head_dim with the fewest states that are enough."""
+    fits = [known for known in CONFIGS.values() if known.head_dim == head_dim and known.states >= heads]
+    if not fits:
+        known = ", ".join(f"{g.name} ({g.states} heads of {g.head_dim})" for g in CONFIGS.values() if g.states)
+        raise BenchError(f"No configuration holds {heads} heads of {head_dim} lanes: there are {known}.")
+    return min(fits, key=lambda known: known.states).name
+
+
+def bench_recurrent(
+    device_url: str, *, heads: int, dk: int, dv: int, family: str = "gdn", storage: Storage = Storage.INT4,
+    tokens: int = 4, seed: int = 1, progress: Callable[[int, int], None] | None = None,
+) -> RecurrentBench:
+    """Random tokens of ``family`` through ``heads`` states of a device, each output compared with the integer model.
+
+    Raises BenchError for sizes that the device does not have, for one that stamps no cycles, and for an output that
+    differs; RecurrentError for an unknown family; and the device's errors.
+    """
+    if family not in FAMILIES:
+        raise RecurrentError(f"there is no family {family!r}; choose one of {', '.join(FAMILIES)}")
+    if tokens < 2:
+        raise BenchError(f"The tokens are {tokens}: give at least 2, the first fills the pipeline.")
+    transport = open_transport(device_url)
+    with Device(transport) as device:
+        g = device.geometry
+        _check(g, heads, dk, dv)
+        kind = FAMILIES[family]
+        sequence = _sequence(kind, tokens, heads, dk, dv, seed)
+        units = Units.fit(sequence, kind.rule, torch.full((heads,), 4.0, dtype=torch.float64))
+        lanes = sequence.decay.shape[-1] > 1
+        mode = Mode(storage=storage, scales=Scales.HELD, rotate=not lanes)
+        state = new_state([mode] * heads, kind.rule, g, channels=dv, lane_decay=lanes, shift=units.shift)
+        bonus = family == "rwkv"
+        _open(device, state, bonus)
+        requests, expected = _tokens(state, units, sequence, bonus, progress)
+        device.counters(clear=True)
+        answers = device.require(requests)
+        times = stamps(transport).out_stamps
+        counted = device.counters()
+    for number, (answer, o) in enumerate(zip(answers, expected, strict=True)):
+        if outputs(answer).tolist() != o:
+            raise BenchError(f"Output {number // heads} of head {number % heads} differs from the integer model.")
+    ends = times[heads - 1::heads].astype(np.int64)
+    rows = tokens * heads * dv * mode.planes
+    return RecurrentBench(
+        family=family, heads=heads, dk=dk, dv=dv, lanes=g.head_dim, state=storage.value, tokens=tokens,
+        cycles_per_token=float(ends[-1] - ends[0]) / (tokens - 1), row_cycles=heads * dv,
+        reads_per_row=(counted.key_rows + counted.value_rows) / rows,
+        writes_per_row=counted.rows_written / rows, equal=True,
+    )
+
+
+def _check(g: Geometry, heads: int, dk: int, dv: int) -> None:
+    if not 1 <= heads <= g.states:
+        raise BenchError(f"The heads are {heads}: give 1 to {g.states} for this device, whose states those are.")
+    if dk != g.head_dim:
+        raise BenchError(f"The device has {g.head_dim} lanes, not {dk}: give that --dk or another --device.")
+    if dv % 8 or not 16 <= dv <= 2 * g.head_dim:
+        raise BenchError(f"The channels are {dv}: give a multiple of 8 from 16 to {2 * g.head_dim}.")
+
+
+def _sequence(family: type[Family], tokens: int, heads: int, dk: int, dv: int, seed: int) -> Sequence:
+    """Random tokens of a family: unit keys, decays near 1, write strengths below 1."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    q, k = (torch.nn.functional.normalize(normal(tokens, heads, dk), dim=-1) for _ in range(2))
+    v = normal(tokens, heads, dv)
+    gate, strength = torch.sigmoid(normal(tokens, heads) + 3), torch.sigmoid(normal(tokens, heads))
+    lanes = torch.sigmoid(normal(tokens, heads, dk) + 3)
+    make: Any = family
+    arguments = {
+        "LinearAttention": (q.abs(), k.abs(), v[..., :-1]), "RetNet": (q, k, v, gate[0]),
+        "GatedLinearAttention": (q, k, v, lanes), "Mamba2": (q, k, v, strength, -gate[0]),
+        "Rwkv": (q, k, v, lanes, normal(heads, dk)), "DeltaNet": (q, k, v, strength),
+        "GatedDeltaNet": (q, k, v, gate, strength),
+    }
+    tokens_of: Sequence = make.tokens(*arguments[family.__name__])
+    return tokens_of
+
+
+def _open(device: Device, state: State, bonus: bool) -> None:
+    g, mode = device.geometry, state.modes.each[0]
+    rows = state.channels * mode.planes // 2
+    pages = -(-rows // g.page_rows)
+    flags = {
+        StateFlag.DELTA: state.rule.delta, StateFlag.WIDE: mode.planes == 2,
+        StateFlag.RESIDUAL: mode.storage == Storage.RESIDUAL, StateFlag.ROTATE: mode.rotate,
+        StateFlag.LANE_DECAY: state.factor.shape[1] > 1, StateFlag.DECAY_FIRST: state.rule.decay_first,
+        StateFlag.BONUS: bonus,
+    }
+    total = StateFlag(sum(int(flag) for flag, on in flags.items() if on))
+    device.reset()
+    for head in range(state.heads):
+        device.open_state(head, StateMode(
+            flags=total, feedback=int(state.feedback[head]), shift=int(state.shift[head]), channels=state.channels,
+            first_page=head * pages, seed=int(state.noise[head])))
+
+
+def _tokens(
+    state: State, units: Units, sequence: Sequence, bonus: bool, progress: Callable[[int, int], None] | None
+) -> tuple[list[Request], list[list[int]]]:
+    """Requests of all tokens, head after head, and what the integer model answers."""
+    requests: list[Request] = []
+    expected: list[list[int]] = []
+    count = sequence.q.shape[0]
+    for t in range(count):
+        token = units.token(Sequence(*(x[t] for x in vars(sequence).values())))
+        requests += [recur_request(head, _token(token, head, bonus)) for head in range(state.heads)]
+        expected += integer.step(state, token).tolist()
+        if progress is not None:
+            progress(t + 1, count)
+    return requests, expected
+
+
+def _token(token: Token, head: int, bonus: bool) -> StateToken:
+    def vector(x: torch.Tensor) -> Any:
+        return x[head].numpy().astype(np.int16)
+
+    decay = token.decay[head].numpy()
+    return StateToken(
+        q=vector(token.q), k=vector(token.k), v=vector(token.v), b=vector(token.b) if bonus else None,
+        decay=decay if len(decay) > 1 else int(decay[0]), beta=int(token.beta[head]))

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statecell import device
+from statecell.bench import recurrent
+from statecell.bench.attention import BenchError
+from statecell.bench.recurrent import bench_recurrent, config_for
+from statecell.model.recurrent.families import FAMILIES
+from statecell.model.recurrent.mode import RecurrentError, Storage
+
+DEVICE = "sim:recur32"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_equals_the_model_and_moves_each_row_once(family: str) -> None:
+    storage = Storage.INT8 if family in ("gdn", "rwkv") else Storage.INT4
+    found = bench_recurrent(DEVICE, heads=4, dk=32, dv=32, family=family, storage=storage, tokens=3)
+    assert found.equal and found.reads_per_row == found.writes_per_row == 1.0
+    assert found.row_cycles == 128 <= found.cycles_per_token < 700
+
+
+def test_what_the_device_does_not_have_is_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"heads": 19}, "give 1 to 18"), ({"dk": 64}, "32 lanes, not 64"),
+        ({"dv": 12}, "a multiple of 8 from 16 to 64"), ({"tokens": 1}, "at least 2"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(BenchError, match=message):
+            bench_recurrent(DEVICE, **({"heads": 2, "dk": 32, "dv": 32} | arguments))
+    with pytest.raises(BenchError, match="give 1 to 0"):
+        bench_recurrent("sim:tiny", heads=2, dk=32, dv=32)
+    with pytest.raises(RecurrentError, match="choose one of"):
+        bench_recurrent(DEVICE, heads=2, dk=32, dv=32, family="lstm")
+    assert config_for(128, 32) == "recur128" and config_for(32, 8) == "recur32"
+    with pytest.raises(BenchError, match="No configuration holds 999 heads"):
+        config_for(64, 999)
+
+
+def test_an_output_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = device.outputs
+    monkeypatch.setattr(recurrent, "outputs", lambda answer: right(answer) ^ 1)
+    with pytest.raises(BenchError, match="differs from the integer model"):
+        bench_recurrent(DEVICE, heads=2, dk=32, dv=32, tokens=2)

@@ -1,0 +1,69 @@
+"""Values of the operand ports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from statecell.model.quantise import Queries
+from statecell.model.recurrent.state import State
+from statecell.spec import formats
+from tests.hw.recurrent.states import Operands
+
+
+def scale_fields(byte: int) -> dict[str, int]:
+    """A scale byte as the layout SCALE has it."""
+    return {"mantissa": byte & 7, "exponent": byte >> 3 & 15, "sign": byte >> 7}
+
+
+def scale_list(scales: Tensor) -> list[dict[str, int]]:
+    return [scale_fields(byte) for byte in scales.tolist()]
+
+
+def mode_fields(state: State, head: int) -> dict[str, int]:
+    """A head's mode as the layout MODE has it."""
+    modes = state.modes
+    return {
+        "delta": int(state.rule.delta), "wide": int(modes.wide[head]), "blind": int(modes.blind[head]),
+        "fresh": int(modes.fresh[head]), "supplied": int(modes.supplied[head]),
+        "stochastic": int(modes.stochastic[head]), "feedback": int(state.feedback[head]),
+        "shift": int(state.shift[head]),
+    }
+
+
+def head_fields(state: State, operands: Operands, beta: Tensor, head: int) -> dict[str, Any]:
+    """A head's token as the layout HEAD has it."""
+    scalar = state.factor.shape[1] == 1
+    return {
+        "mode": mode_fields(state, head), "halved": int(state.rotation_gain[head] < 0),
+        "write": int(not operands.frozen[head]), "beta": int(beta[head]), "mix": int(operands.mix[head]),
+        "octaves": int(operands.octaves[head, 0]) if scalar else 0, "noise": int(state.noise[head]),
+    }
+
+
+def key_fields(state: State, operands: Operands, head: int) -> dict[str, Any]:
+    """A head's key as key_layout has it."""
+    d = state.geometry.head_dim
+    falls = operands.octaves[head].clamp(max=formats.UPDATE_BITS).tolist()
+    return {
+        "codes": operands.codes[head].flatten().tolist(), "scales": scale_list(operands.scales[head]),
+        "falls": falls if len(falls) == d else [0] * d,
+    }
+
+
+def row_fields(state: State, head: int, channel: int) -> dict[str, Any]:
+    """A row as state_row has it."""
+    high = state.high[head, channel].flatten()
+    low = state.codes[head, channel].flatten() - (high << formats.CODE_BITS)
+    return {"high": high.tolist(), "low": low.tolist(), "scales": scale_list(state.scales[head, channel])}
+
+
+def set_load(ctx: Any, load: Any, lane: int, query: Queries, head: int) -> None:
+    """Offer a head's quantised vector to a lane of the dot unit."""
+    ctx.set(load.valid, 1)
+    ctx.set(load.lane, lane)
+    ctx.set(load.codes, query.codes[head].tolist())
+    ctx.set(load.sign, int(query.sign[head] < 0))
+    ctx.set(load.mantissa, int(query.mantissa[head]) - 8)
+    ctx.set(load.exponent, int(query.exponent[head]))

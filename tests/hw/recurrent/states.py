@@ -1,0 +1,118 @@
+"""Random states and tokens for the gateware of the recurrent step, and what the integer model makes of them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from statecell.model import quantise, rotate
+from statecell.model.recurrent import factor, log
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode, Rounding, Rule, Scales, Storage
+from statecell.model.recurrent.state import ONE_DECAY, State, new_state
+from statecell.model.recurrent.writeback import Update
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry
+
+
+def every_mode(rotated: bool) -> list[Mode]:
+    """Each storage with each source of scales and each rounding, written back at every token."""
+    return [Mode(storage=storage, scales=scales, rounding=rounding, rotate=rotated)
+            for storage, scales, rounding in product(Storage, Scales, Rounding)]
+
+
+def random_state(modes: list[Mode], rule: Rule, g: Geometry, generator: torch.Generator, *, channels: int,
+                 lane_decay: bool) -> State:
+    """Full-range codes and scales (some rows 0 or saturated), any shift and feedback, factors from 1.0 to 2.0."""
+    heads = len(modes)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high + 1, shape, generator=generator)
+
+    state = new_state(modes, rule, g, channels=channels, lane_decay=lane_decay, feedback=integers(0, 16, heads),
+                      shift=integers(0, formats.STATE_SHIFT_MAX, heads), seed=integers(1, 2**32 - 1, heads))
+    size = (heads, channels, g.groups, g.group)
+    codes = integers(formats.WIDE_MIN, formats.WIDE_MAX, *size)
+    kind = integers(0, 9, heads, channels, 1, 1)
+    codes = torch.where(kind == 0, 0, torch.where(kind == 1, formats.WIDE_MIN, codes))
+    codes = torch.where(kind == 2, formats.WIDE_MAX, torch.where(kind == 3, codes >> 5, codes))
+    narrow = (codes + 8 >> formats.CODE_BITS).clamp(formats.CODE_MIN, formats.CODE_MAX) << formats.CODE_BITS
+    state.codes = torch.where(state.modes.wide[:, None, None, None], codes, narrow).to(torch.int32)
+    around = integers(0, 14, heads, 1, 1)
+    exponent = (around + integers(-2, 2, heads, channels, g.groups)).clamp(0, 14)
+    state.scales = (exponent << 3) + integers(0, 7, *exponent.shape) + 128 * integers(0, 1, *exponent.shape)
+    state.factor = integers(1 << 23, (1 << 24) - 1, *state.factor.shape)
+    return state
+
+
+def random_token(state: State, generator: torch.Generator, *, frozen: float = 0.15) -> Token:
+    """Keys and values of many sizes, saturated and zero ones, decays from 2^-24 to 1, beta up to its largest; some
+    tokens frozen, if the share ``frozen`` is not 0.
+    """
+    h, r, d = state.heads, state.channels, state.geometry.head_dim
+
+    def vector(width: int) -> Tensor:
+        size = 2.0 ** torch.randint(0, 16, (h, 1), generator=generator)
+        value = (torch.randn(h, width, generator=generator) * size).round()
+        kind = torch.randint(0, 12, (h, 1), generator=generator)
+        value = torch.where(kind == 0, 0, torch.where(kind == 1, value.sign() * formats.VECTOR_MAX, value))
+        return value.clamp(-formats.VECTOR_MAX, formats.VECTOR_MAX).to(torch.int64)
+
+    k = vector(d)
+    b = torch.where(torch.rand(h, 1, generator=generator) < 0.5, k, vector(d))
+    power = torch.randint(0, 4, (h, 1), generator=generator)
+    lost = torch.rand(h, state.factor.shape[1], generator=generator, dtype=torch.float64)
+    decay = 1 - lost ** torch.tensor([0.05, 1.0, 30.0, 300.0], dtype=torch.float64)[power]
+    decay = (decay * ONE_DECAY).round().long().clamp(min=1)
+    beta = torch.randint(0, 1 << formats.BETA_BITS, (h,), generator=generator)
+    beta = torch.where(torch.rand(h, generator=generator) < 0.1, 0, beta)
+    still = torch.rand(h, generator=generator) < frozen
+    return Token(vector(d), k, b, vector(r), torch.where(still[:, None], ONE_DECAY, decay),
+                 torch.where(still, 0, beta))
+
+
+def random_scales(state: State, generator: torch.Generator) -> Tensor:
+    """Scale bytes as the host may supply them, near those of the rows."""
+    near = (state.scales & 127) + torch.randint(-12, 13, state.scales.shape, generator=generator)
+    return near.clamp(0, formats.SCALE_MAGNITUDE_MAX) + 128 * torch.randint(0, 2, near.shape, generator=generator)
+
+
+class Operands:
+    """What the vector side hands to the rows, for one token of all heads: ``query`` and ``key_query`` (q and k times
+    half the factor, as queries), ``codes`` [H, groups, group] and ``scales`` [H, groups] of the key, ``mix``,
+    ``octaves`` [H, 1 or d] and the ``frozen`` heads.
+    """
+
+    def __init__(self, state: State, token: Token) -> None:
+        after = factor.decayed(state.factor, token.decay)
+        turn = state.modes.rotate[:, None]
+        q, k = (torch.where(turn, rotate.forward(x, state.geometry), x) for x in (token.q, token.k))
+        before = after if state.rule.decay_first else state.factor
+        self.query = quantise.queries(factor.times_half(q, before), state.geometry)
+        self.key_query = quantise.queries(factor.times_half(k, after), state.geometry)
+        whole, self.octaves = factor.normalised(after)
+        codes, scales = quantise.wide_codes(factor.divided(k, whole), state.geometry)
+        self.codes, self.scales = codes, scales.squeeze(-1)
+        self.mix = log.mix(token.q, token.b)
+        self.frozen = factor.kept(token.decay, token.beta)
+
+
+def random_update(state: State, generator: torch.Generator) -> Update:
+    """Updated rows of any size in any working scale, a third of them raised, some 0 or at the limits of codes."""
+    shape = state.scales.shape
+    size = 2.0 ** torch.randint(0, 14, (*shape, 1), generator=generator)
+    lanes = (torch.randn(*shape, state.geometry.group, generator=generator) * size).round().clamp(-8192, 8191)
+    lanes = torch.where(torch.randint(0, 12, (*shape, 1), generator=generator) == 0, 0, lanes)
+    limits = torch.tensor([7 * 256 + 128, 7 * 256 + 127, -8 * 256 - 128, -8 * 256 - 129, 119 * 16 + 8, 119 * 16 + 7,
+                           -128 * 16 - 8, -128 * 16 - 9, 511, 512, -512, 8191, -8192])
+    edge = limits[torch.randint(0, len(limits), shape, generator=generator)]
+    narrow = lanes.clamp(-300, 300)
+    narrow[..., 3] = edge
+    lanes = torch.where(torch.rand(*shape, 1, generator=generator) < 0.3, narrow, lanes)
+    raised = torch.randint(-6, 4, shape, generator=generator).clamp(min=0)
+    exponent = torch.randint(0, 15, shape, generator=generator) + raised
+    mantissa = torch.randint(0, 8, shape, generator=generator)
+    turned = torch.randint(0, 2, shape, generator=generator) == 1
+    return Update(lanes.to(torch.int32), mantissa, exponent, raised, turned)

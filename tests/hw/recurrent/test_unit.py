@@ -1,0 +1,162 @@
+"""Tokens of many slots through the whole unit, against the integer model: outputs, rows and slot registers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from statecell.model.recurrent import integer
+from statecell.model.recurrent.mode import Rule
+from statecell.model.recurrent.state import State, new_state
+from statecell.spec.geometry import Geometry, config
+from statecell_hw.array.rowmemory import RowMemory
+from statecell_hw.recurrent.unit import RecurrentUnit
+from tests.hw.recurrent.payload import payload_words, signed_outputs, slot_fields, token_payload
+from tests.hw.recurrent.states import every_mode, random_scales, random_token
+from tests.hw.rows import row_words
+from tests.hw.streams import simulate
+
+CHANNELS = 16
+
+
+class Array(wiring.Component):
+    """The unit between two banks, whose rows can be looked at while nothing moves: ``peek`` a row, with ``peeking``."""
+
+    peeking: Signal
+    peek: Signal
+    key: Signal
+    value: Signal
+
+    def __init__(self, g: Geometry, slots: int) -> None:
+        self.banks = RowMemory(g), RowMemory(g)
+        self.unit: Any = RecurrentUnit(g, slots=slots, read_latency=self.banks[0].latency)
+        super().__init__({
+            "peeking": In(1), "peek": In(range(g.rows)), "key": Out(g.row_bits), "value": Out(g.row_bits),
+        })
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.unit, m.submodules.keys, m.submodules.values = self.unit, *self.banks
+        access = self.unit.banks
+        for bank, enable, data, shown, out in (
+            (self.banks[0], access.write_key_en, access.write_key, access.key, self.key),
+            (self.banks[1], access.write_value_en, access.write_value, access.value, self.value),
+        ):
+            m.d.comb += [
+                bank.write_en.eq(enable), bank.write_row.eq(access.write_row), bank.write_data.eq(data),
+                bank.read_en.eq(access.read_en | self.peeking),
+                bank.read_row.eq(Mux(self.peeking, self.peek, access.row)),
+                shown.eq(bank.read_data), out.eq(bank.read_data),
+            ]
+        return m
+
+
+def addresses(state: State) -> list[int]:
+    """First row of each head."""
+    sizes = [state.channels // (3 - mode.planes) for mode in state.modes.each]
+    return [sum(sizes[:head]) for head in range(state.heads)]
+
+
+def stored_rows(state: State, head: int) -> list[tuple[int, int]]:
+    """A head's rows as (key bank, value bank) have them, from its base on."""
+    words = row_words(state.rows(head), state.geometry)
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    return [(high, low) for low, high in pairs] if state.modes.each[head].planes == 2 else pairs
+
+
+CASES = [
+    ("recur32", Rule(delta=True), False, 3),
+    ("recur32", Rule(decay_first=False), True, 2),
+    ("hybrid", Rule(delta=True), False, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "lane_decay", "tokens"), CASES)
+def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: int) -> None:
+    g = config(name)
+    generator = torch.Generator().manual_seed(12)
+    rng = random.Random(3)
+    modes = every_mode(not lane_decay)
+    modes = modes[::4] + modes[2:3] if g.head_dim == 64 else modes
+    state = new_state(modes, rule, g, channels=CHANNELS, lane_decay=lane_decay,
+                      feedback=torch.randint(0, 17, (len(modes),), generator=generator),
+                      shift=torch.randint(0, 4, (len(modes),), generator=generator),
+                      seed=torch.randint(1, 1 << 32, (len(modes),), generator=generator))
+    start = addresses(state)
+    seeds = state.noise.clone()
+    payloads: list[tuple[int, bytes]] = []
+    answers: list[list[int]] = []
+    for _ in range(tokens):
+        token, scales = random_token(state, generator), random_scales(state, generator)
+        payloads += [(head, token_payload(state, token, head, scales)) for head in range(state.heads)]
+        answers += integer.step(state, token, scales=scales).tolist()
+    # the same slot twice in a row, and a token that is dropped
+    dut = Array(g, state.heads)
+    unit = dut.unit
+
+    async def feed(ctx: Any) -> None:
+        for head in range(state.heads):
+            ctx.set(unit.open_en, 1)
+            ctx.set(unit.open_slot, head)
+            ctx.set(unit.open_config, slot_fields(state, head, start[head]))
+            ctx.set(unit.open_noise, int(seeds[head]))
+            await ctx.tick()
+        ctx.set(unit.open_en, 0)
+        for number, (head, payload) in enumerate(payloads):
+            for dropped in ([True, False] if number % 5 == 2 else [False]):
+                ctx.set(unit.token.payload, head)
+                ctx.set(unit.token.valid, 1)
+                await ctx.tick().until(unit.token.ready)
+                ctx.set(unit.token.valid, 0)
+                words = payload_words(payload, g.link_bytes)
+                for word in ([~w & ((1 << 8 * g.link_bytes) - 1) for w in words] if dropped else words):
+                    while rng.random() < 0.05:
+                        await ctx.tick()
+                    ctx.set(unit.i.payload, word)
+                    ctx.set(unit.i.valid, 1)
+                    await ctx.tick().until(unit.i.ready)
+                    ctx.set(unit.i.valid, 0)
+                assert ctx.get(unit.complete)
+                ctx.set(unit.drop if dropped else unit.accept, 1)
+                await ctx.tick()
+                ctx.set(unit.drop, 0)
+                ctx.set(unit.accept, 0)
+
+    async def take(ctx: Any) -> None:
+        for number, answer in enumerate(answers):
+            words: list[int] = []
+            last = 0
+            while not last:
+                while rng.random() < 0.2:
+                    await ctx.tick()
+                ctx.set(unit.o.ready, 1)
+                word, last = await ctx.tick().sample(unit.o.payload.data, unit.o.payload.last).until(unit.o.valid)
+                ctx.set(unit.o.ready, 0)
+                words.append(word)
+            assert signed_outputs(words, g.link_bytes) == answer, f"token {number}, {modes[number % state.heads]}"
+        while not ctx.get(unit.idle):
+            await ctx.tick()
+        await look(ctx)
+
+    async def look(ctx: Any) -> None:
+        ctx.set(dut.peeking, 1)
+        for head in range(state.heads):
+            for row, expected in enumerate(stored_rows(state, head)):
+                ctx.set(dut.peek, start[head] + row)
+                await ctx.tick().repeat(dut.banks[0].latency)
+                touched = bool((state.noise[head] != seeds[head]).item())
+                assert not touched or (ctx.get(dut.key), ctx.get(dut.value)) == expected, f"row {row}, {modes[head]}"
+            ctx.set(unit.status_slot, head)
+            await ctx.tick()
+            for name, value in (("noise", state.noise), ("skipped", state.skipped), ("rescaled", state.rescaled),
+                                ("energy", state.energy())):
+                assert ctx.get(unit.status[name]) == int(value[head]), f"{name}, {modes[head]}"
+
+    simulate(dut, feed, take, max_cycles=60_000)
+    assert int(state.skipped.sum()) > 0 or g.head_dim == 64

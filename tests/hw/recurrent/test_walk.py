@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from statecell.spec.geometry import config
+from statecell_hw.recurrent.walk import FLIGHTS, Walk
+from tests.hw.streams import simulate
+
+SLOTS = 6
+LATENCY = 40  # cycles from a pass's last row until it is written
+
+
+@pytest.mark.parametrize("gap", [0, 6])
+def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
+    """Passes over other slots follow at once, those over a slot under way wait until it is written."""
+    g = config("recur32")
+    rng = random.Random(2)
+    dut = Walk(g, slots=SLOTS, gap=gap)
+    slots = [0, 1, 2, 3, 4, 5, 0, 0, 1, 2, 2]
+    passes = [{"slot": slot, "config": {"mode": {"wide": rng.randrange(2)}, "base": rng.randrange(g.rows - 64),
+                                        "channels": rng.choice((16, 24, 64))}, "bay": n % 4, "stored": n % 2}
+              for n, slot in enumerate(slots)]
+    registers = [rng.getrandbits(32) for _ in range(SLOTS)]
+    landings: list[tuple[int, int]] = []  # cycle, pass
+    begun: list[int] = []
+    ended: list[int] = []
+    seen: list[int] = []
+    cycle = 0
+
+    async def offer(ctx: Any) -> None:
+        ctx.set(dut.allowed, 1)
+        for entry in passes:
+            ctx.set(dut.i.payload, entry)
+            ctx.set(dut.i.valid, 1)
+            await ctx.tick().until(dut.i.ready)
+            ctx.set(dut.i.valid, 0)
+
+    async def rows(ctx: Any) -> None:
+        nonlocal cycle
+        looked = 0
+        while len(landings) < len(passes) or cycle <= landings[-1][0]:
+            ctx.set(dut.noise, registers[looked])
+            number = next((n for at, n in landings if at == cycle), None)
+            ctx.set(dut.landed, number is not None)
+            if number is not None:
+                assert ctx.get(dut.landing) == slots[number]
+            if ctx.get(dut.row):
+                check_row(ctx)
+            looked = ctx.get(dut.looks)
+            await ctx.tick()
+            if number is not None:
+                registers[slots[number]] += 1
+            cycle += 1
+        assert not ctx.get(dut.busy)
+
+    def check_row(ctx: Any) -> None:
+        if ctx.get(dut.first):
+            begun.append(cycle)
+            seen.append(ctx.get(dut.noise_now))
+            assert seen[-1] == registers[slots[len(begun) - 1]]
+        entry: Any = passes[len(begun) - 1]
+        channel, wide = cycle - begun[-1], entry["config"]["mode"]["wide"]
+        assert ctx.get(dut.channel) == channel and ctx.get(dut.current.slot) == entry["slot"]
+        assert ctx.get(dut.current.bay) == entry["bay"]
+        assert ctx.get(dut.address) == entry["config"]["base"] + (channel if wide else channel // 2)
+        assert ctx.get(dut.odd) == channel % 2 and ctx.get(dut.fetch) == int(wide or channel % 2 == 0)
+        assert ctx.get(dut.last) == int(channel == entry["config"]["channels"] - 1)
+        if ctx.get(dut.last):
+            ended.append(cycle)
+            landings.append((cycle + LATENCY, len(ended) - 1))
+
+    simulate(dut, offer, rows, max_cycles=3000)
+    for number in range(1, len(passes)):
+        under_way = [landings[n][0] for n in range(number) if landings[n][0] > ended[number - 1]]
+        waits = [landings[n][0] for n in range(number) if slots[n] == slots[number]]
+        if len(under_way) < FLIGHTS and all(at < ended[number - 1] - 2 for at in waits):
+            assert begun[number] == ended[number - 1] + 1 + gap
+        assert all(at < begun[number] for at in waits)
+    assert begun[7] > landings[6][0], "the same slot twice in a row"

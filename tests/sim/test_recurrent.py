@@ -1,0 +1,210 @@
+"""Recurrent states on the Verilated device, through the driver, against the integer model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from statecell.device import (
+    Device,
+    DeviceError,
+    StateToken,
+    append_request,
+    attend_request,
+    map_request,
+    outputs,
+    recur_request,
+)
+from statecell.link.framing import Request
+from statecell.model.recurrent import integer
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode, Rule, Storage
+from statecell.model.recurrent.state import State, new_state
+from statecell.model.rows import pack
+from statecell.spec.commands import Opcode, StateFlag, StateMode, Status
+from statecell.spec.geometry import config
+from statecell_sim.golden import GoldenDevice
+from statecell_sim.simulator import open_transport
+from tests.hw.recurrent.states import every_mode, random_scales, random_token
+
+G = config("recur32")
+CHANNELS = 24
+ROUND = 40
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    with Device(open_transport(G.name, timeout=30.0)) as found:
+        yield found
+
+
+def state_mode(state: State, head: int, first_page: int) -> StateMode:
+    """A head of the model as OPEN has it, every token with b."""
+    modes = state.modes
+    flags = {
+        StateFlag.DELTA: state.rule.delta, StateFlag.WIDE: modes.wide[head], StateFlag.RESIDUAL: modes.blind[head],
+        StateFlag.FRESH: modes.fresh[head], StateFlag.SUPPLIED: modes.supplied[head],
+        StateFlag.STOCHASTIC: modes.stochastic[head], StateFlag.ROTATE: modes.rotate[head],
+        StateFlag.LANE_DECAY: state.factor.shape[1] > 1, StateFlag.DECAY_FIRST: state.rule.decay_first,
+        StateFlag.BONUS: True,
+    }
+    total = StateFlag(sum(int(flag) for flag, on in flags.items() if on))
+    return StateMode(flags=total, feedback=int(state.feedback[head]), shift=int(state.shift[head]),
+                     channels=state.channels, first_page=first_page, seed=int(state.noise[head]))
+
+
+def state_token(state: State, token: Token, scales: torch.Tensor, head: int) -> StateToken:
+    """One head's token as RECUR has it."""
+    def vector(x: torch.Tensor) -> Any:
+        return x[head].numpy().astype(np.int16)
+
+    decay = token.decay[head].numpy()
+    return StateToken(
+        q=vector(token.q), k=vector(token.k), b=vector(token.b), v=vector(token.v), beta=int(token.beta[head]),
+        decay=decay if len(decay) > 1 else int(decay[0]),
+        scales=scales[head].numpy().astype(np.uint8) if bool(state.modes.supplied[head]) else None)
+
+
+def random_heads(modes: list[Mode], rule: Rule, lane_decay: bool, generator: torch.Generator) -> State:
+    count = len(modes)
+    return new_state(modes, rule, G, channels=CHANNELS, lane_decay=lane_decay,
+                     feedback=torch.randint(0, 17, (count,), generator=generator),
+                     shift=torch.randint(0, 4, (count,), generator=generator),
+                     seed=torch.randint(1, 1 << 32, (count,), generator=generator))
+
+
+def pages_of(state: State) -> list[int]:
+    """Pages that each head takes."""
+    return [-(-state.channels // (3 - mode.planes) // G.page_rows) for mode in state.modes.each]
+
+
+RULES = [(Rule(delta=True), False), (Rule(), False), (Rule(decay_first=False), True), (Rule(delta=True), True)]
+
+
+@pytest.mark.parametrize(("rule", "lane_decay"), RULES)
+def test_every_mode_equals_the_model(device: Device, rule: Rule, lane_decay: bool) -> None:
+    compare(device, rule, lane_decay, tokens=40, seed=21)
+
+
+def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: int) -> None:
+    """Tokens of heads in every mode, ROUND of them in one exchange, so that their rows follow each other; then
+    registers and raw rows.
+    """
+    device.reset()
+    generator = torch.Generator().manual_seed(seed)
+    modes = every_mode(not lane_decay)
+    state = random_heads(modes, rule, lane_decay, generator)
+    sizes = pages_of(state)
+    first = [sum(sizes[:head]) for head in range(state.heads)]
+    for head in range(state.heads):
+        device.open_state(head, state_mode(state, head, first[head]))
+        device.map_pages(head, range(first[head], first[head] + sizes[head]))
+    for start in range(0, tokens, ROUND):
+        requests: list[Request] = []
+        expected: list[list[int]] = []
+        for _ in range(min(ROUND, tokens - start)):
+            token, scales = random_token(state, generator), random_scales(state, generator)
+            requests += [recur_request(head, state_token(state, token, scales, head)) for head in range(state.heads)]
+            expected += integer.step(state, token, scales=scales).tolist()
+        answers = device.require(requests)
+        for number, (answer, o) in enumerate(zip(answers, expected, strict=True)):
+            what = f"token {start + number // state.heads}, {modes[number % state.heads]}"
+            assert outputs(answer).tolist() == o, what
+    for head in range(state.heads):
+        registers = device.state(head)
+        assert (registers.noise, registers.skipped, registers.rescaled, registers.energy) == tuple(
+            int(x[head]) for x in (state.noise, state.skipped, state.rescaled, state.energy()))
+        rows = CHANNELS // (3 - modes[head].planes)
+        keys, values = device.read_rows(head, 0, rows)
+        raw = pack(state.rows(head), G)
+        pairs = [raw[at:at + G.row_bytes] for at in range(0, len(raw), G.row_bytes)]
+        even, odd = b"".join(pairs[::2]), b"".join(pairs[1::2])
+        assert (keys, values) == ((odd, even) if modes[head].planes == 2 else (even, odd)), modes[head]
+    assert int(state.skipped.min()) > 0
+
+
+def test_attention_and_states_take_turns(device: Device) -> None:
+    """Rows of tokens beside a state, commands back to back: neither changes the other."""
+    device.reset()
+    generator = torch.Generator().manual_seed(5)
+    rng = np.random.default_rng(5)
+    state = random_heads([Mode(), Mode(storage=Storage.INT8)], Rule(delta=True), False, generator)
+    golden = GoldenDevice(G)
+    device.open_state(0, state_mode(state, 0, 0))
+    device.open_state(1, state_mode(state, 1, 3))
+    requests = [Request(opcode=Opcode.OPEN, slot=2), map_request(2, range(16, 24))]
+    expected = [golden.answer(request).payload for request in requests]
+    for count in range(1, 7):
+        token = random_token(state, generator)
+        o = integer.step(state, token).to(torch.int32).numpy()
+        k, v, q = (rng.integers(-2000, 2000, (1, G.head_dim)).astype(np.int16) for _ in range(3))
+        attention = [append_request(2, k, v), attend_request(2, q, [0], [count], 20)]
+        recurrent = [recur_request(head, state_token(state, token, state.scales, head)) for head in (0, 1)]
+        order = (attention[0], *recurrent, attention[1]) if count % 2 else (recurrent[0], *attention, recurrent[1])
+        for request in order:
+            requests.append(request)
+            head = request.slot
+            expected.append(golden.answer(request).payload if head == 2 else o[head].astype("<i4").tobytes())
+    requests.append(Request(opcode=Opcode.READ_ROWS, slot=2, count=6))
+    expected.append(golden.answer(requests[-1]).payload)
+    answers = device.require(requests)
+    assert [answer.payload for answer in answers] == expected
+
+
+GOOD = StateMode(flags=StateFlag.DELTA | StateFlag.DECAY_FIRST | StateFlag.BONUS, feedback=16, shift=0, channels=16,
+                 first_page=0)
+BAD_MODES = [
+    replace(GOOD, feedback=17), replace(GOOD, feedback=13), replace(GOOD, shift=16), replace(GOOD, channels=8),
+    replace(GOOD, channels=20), replace(GOOD, channels=72), replace(GOOD, first_page=127), replace(GOOD, seed=0),
+    replace(GOOD, reserved=1), replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
+    replace(GOOD, flags=GOOD.flags | StateFlag.FRESH | StateFlag.SUPPLIED),
+    replace(GOOD, flags=GOOD.flags | StateFlag.ROTATE | StateFlag.LANE_DECAY), replace(GOOD, flags=StateFlag(1024)),
+]
+
+
+def refused(action: Any) -> Status:
+    with pytest.raises(DeviceError) as caught:
+        action()
+    return caught.value.status
+
+
+def test_modes_out_of_range_are_refused(device: Device) -> None:
+    device.reset()
+    for mode in BAD_MODES:
+        assert refused(lambda mode=mode: device.open_state(0, mode)) is Status.BAD_VALUE, mode
+    assert refused(lambda: device.open_state(G.states, GOOD)) is Status.BAD_FLAGS
+    device.open_state(0, GOOD)
+
+
+def test_tokens_out_of_range_leave_the_state_as_it_is(device: Device) -> None:
+    device.reset()
+    generator = torch.Generator().manual_seed(6)
+    state = random_heads([Mode(rotate=False)], Rule(delta=True), False, generator)
+    device.open_state(0, state_mode(state, 0, 0))
+    device.open_slot(1)
+    token, scales = random_token(state, generator, frozen=0.0), random_scales(state, generator)
+    good = state_token(state, token, scales, 0)
+    assert device.recur(0, good).tolist() == integer.step(state, token).tolist()[0]
+    low = good.v.copy()
+    low[3] = -32768
+    bad = [replace(good, decay=0), replace(good, decay=(1 << 24) + 1), replace(good, beta=1 << 16),
+           replace(good, v=low), replace(good, q=np.full_like(good.q, -32768))]
+    for one in bad:
+        assert refused(lambda one=one: device.recur(0, one)) is Status.BAD_VALUE
+    assert refused(lambda: device.recur(0, replace(good, b=None))) is Status.BAD_LENGTH
+    assert refused(lambda: device.recur(1, good)) is Status.WRONG_KIND
+    assert refused(lambda: device.state(1)) is Status.WRONG_KIND
+    assert refused(lambda: device.recur(2, good)) is Status.SLOT_CLOSED
+    zeros = np.zeros((1, G.head_dim), np.int16)
+    assert refused(lambda: device.append(0, zeros, zeros)) is Status.WRONG_KIND
+    assert refused(lambda: device.attend(0, zeros, [0], [1], 0)) is Status.WRONG_KIND
+    assert refused(lambda: device.truncate(0, 0)) is Status.WRONG_KIND
+    damaged = bytearray(recur_request(0, good).encode(0, G.link_bytes))
+    damaged[40] ^= 1
+    device.transport.exchange([bytes(damaged)], timeout=10.0)
+    assert device.recur(0, good).tolist() == integer.step(state, token).tolist()[0]
