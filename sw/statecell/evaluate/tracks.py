@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from statecell.evaluate.naive_states import naive_bits, naive_rounded
 from statecell.model import rotate
 from statecell.model.recurrent import integer, reference
 from statecell.model.recurrent.host import Units
@@ -39,14 +40,13 @@ class NaiveTrack:
 
     def __init__(self, name: str, rule: Rule, width: int, heads: int, channels: int, dim: int) -> None:
         self.names = [name]
-        self._rule, self._width, self._top = rule, width, (1 << (width - 1)) - 1
+        self._rule, self._width = rule, width
         self._state = torch.zeros(heads, channels, dim, dtype=torch.float64)
 
     def step(self, token: Sequence) -> Tensor:
         """Exact step on the stored state, which is then rounded."""
         o, state = reference.step(self._state, token, self._rule)
-        scale = (state.abs().amax(-1, keepdim=True) / self._top).clamp(min=1e-300)
-        self._state = torch.round(state / scale) * scale
+        self._state = naive_rounded(state, self._width)
         return o[None]
 
     def state(self) -> Tensor:
@@ -54,8 +54,8 @@ class NaiveTrack:
         return self._state[None]
 
     def bits(self) -> list[tuple[float, float]]:
-        """The scale counts as 16 bits."""
-        return [(self._width + 16 / self._state.shape[-1], 0.0)]
+        """Those of `naive_states`."""
+        return [(naive_bits(self._width, self._state.shape[-1]), 0.0)]
 
 
 class ArrayTrack:
