@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from statecell.evaluate.naive_states import naive_bits, naive_rounded
-from statecell.model import rotate
 from statecell.model.recurrent import integer, reference
 from statecell.model.recurrent.host import Units
 from statecell.model.recurrent.mode import Mode, Rule
@@ -83,11 +82,7 @@ class ArrayTrack:
 
     def state(self) -> Tensor:
         """Right after a write-back the log is empty and this is the whole state."""
-        geometry = self._state.geometry
-        stored = self._state.values()
-        back = stored @ rotate.hadamard(geometry.head_dim) * (2.0**geometry.rotate_shift / geometry.head_dim)
-        turned = self._state.modes.rotate[:, None, None]
-        return self._units.state(torch.where(turned, back, stored).unflatten(0, (-1, self._heads)))
+        return self._units.state(self._state.unrotated_values().unflatten(0, (-1, self._heads)))
 
     def bits(self) -> list[tuple[float, float]]:
         """For a head with as many value channels as key lanes."""

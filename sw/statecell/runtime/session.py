@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from statecell.runtime.attention import Attachment, attach, detach
 from statecell.runtime.cache import SlotCache
 from statecell.runtime.engines import OpenedEngine, check_address, open_engine
 from statecell.runtime.errors import NotFiniteError, UnsupportedError
-from statecell.runtime.half import HalfCache
+from statecell.runtime.half import HalfCache, host_cache
 from statecell.runtime.report import GenerationReport
 from statecell.runtime.stream import TextStream
 from statecell.runtime.support import model_geometry
@@ -54,8 +55,8 @@ class Session:
         self._attachment: Attachment | None = None
         self._traffic: Traffic | None = None
         if on_host:
-            layers = self.model.config.get_text_config(decoder=True).num_hidden_layers
-            self._cache: Any = HalfCache(layers) if cache_format == "fp16" else DynamicCache()
+            config = self.model.config.get_text_config(decoder=True)
+            self._cache: Any = HalfCache(config) if cache_format == "fp16" else host_cache(config)
         else:
             self._attach(device_url)
 
@@ -204,17 +205,17 @@ class Session:
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:
         """Take the conversation back to where it is now if the block raises."""
-        told, stored = len(self.ids), self._cache.get_seq_length()
+        told = len(self.ids)
+        # A copy on the host costs little beside a model's pass, and a recurrent layer can go back in no other way.
+        before = self._cache.checkpoint() if isinstance(self._cache, SlotCache) else copy.deepcopy(self._cache)
         try:
             yield
         except BaseException:
             del self.ids[told:]
-            if isinstance(self._cache, SlotCache):
-                if self._cache.state.fault is None:
-                    self._cache.crop(stored - self._cache.get_seq_length())
-            else:  # a forward pass that raised has left layers of different lengths
-                for layer in self._cache.layers:
-                    layer.crop(min(0, stored - layer.get_seq_length()))
+            if not isinstance(self._cache, SlotCache):
+                self._cache = before
+            elif self._cache.state.fault is None:
+                self._cache.go_back(before)
             raise
 
     def checked(

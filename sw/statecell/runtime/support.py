@@ -91,8 +91,7 @@ def model_geometry(model: Any) -> Geometry:
 
 def _state_geometry(model: Any, config: Any) -> StateGeometry | None:
     """Shape of a model's Gated DeltaNet states; None where it has none."""
-    kinds = getattr(config, "layer_types", None) or ()
-    layers = tuple(index for index, kind in enumerate(kinds) if kind == _RECURRENT)
+    layers = recurrent_layers(config)
     if not layers or rules_of(model) is None:
         return None
     return StateGeometry(
@@ -101,6 +100,12 @@ def _state_geometry(model: Any, config: Any) -> StateGeometry | None:
         dim=config.linear_key_head_dim,
         channels=config.linear_value_head_dim,
     )
+
+
+def recurrent_layers(config: Any) -> tuple[int, ...]:
+    """Indices of the layers that a text configuration calls linear attention."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return tuple(index for index, kind in enumerate(kinds) if kind == _RECURRENT)
 
 
 def check_head_dim(wanted: int, available: int) -> None:

@@ -1,4 +1,4 @@
-"""A cache that carries states from one training segment to the next, without their gradients."""
+"""Caches that carry states from one training segment to the next, without their gradients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionLayer
 
 
-class _CarriedState(LinearAttentionLayer):
-    """Replaces its tensors instead of writing into them: autograd still needs the old ones."""
+class CarriedConvolution(LinearAttentionLayer):
+    """Replaces the convolution's last inputs instead of writing into them: autograd still needs the old ones."""
 
     def update_conv_state(self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None,
                           **_: Any) -> torch.Tensor:
-        """The last states and the new ones, joined."""
+        """The last inputs and the new ones, joined."""
         before = self.conv_states[state_idx]
         kernel = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
         seen = conv_states if before is None else torch.cat([before, conv_states], dim=-1)
@@ -22,13 +22,17 @@ class _CarriedState(LinearAttentionLayer):
         self.has_previous_state[state_idx] = True
         return seen
 
+
+class CarriedState(CarriedConvolution):
+    """Replaces its states in the same way."""
+
     def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **_: Any) -> torch.Tensor:
         """The new states."""
         self.recurrent_states[state_idx] = recurrent_states.detach()
         return recurrent_states
 
 
-class _CarriedRows(DynamicLayer):
+class CarriedRows(DynamicLayer):
     """Keys and values; those of earlier segments have no gradient."""
 
     def __init__(self) -> None:
@@ -43,8 +47,8 @@ class _CarriedRows(DynamicLayer):
 
 
 class CarriedCache(Cache):
-    """States of a batch of streams between two segments of training, for a model with these ``layer_types``."""
+    """Float states of a batch of streams between two segments of training, for a model with these ``layer_types``."""
 
     def __init__(self, layer_types: list[str]) -> None:
-        super().__init__(layers=[_CarriedState() if kind == "linear_attention" else _CarriedRows()
+        super().__init__(layers=[CarriedState() if kind == "linear_attention" else CarriedRows()
                                  for kind in layer_types])

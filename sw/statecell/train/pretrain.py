@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
+from transformers.cache_utils import Cache
 
 from statecell.store.quiet import quiet_transformers
 from statecell.train import checkpoint
@@ -21,8 +23,6 @@ from statecell.train.corpus import Corpus
 from statecell.train.recipe import Recipe
 from statecell.train.shape import hybrid_config, new_model
 
-CHECKPOINT = "pretrain.pt"
-LOG = "pretrain.jsonl"
 _SAVE_S = 120.0
 _CLIP = 1.0
 _PROBE = (8, 1024)
@@ -33,24 +33,40 @@ Progress = Callable[[int, int, float], None]
 
 
 class Trainer:
-    """A model in training, from the start or from the checkpoint in ``folder``. Raises TrainError for one that is not
-    of this recipe.
+    """A model in training: ``model`` or a new one, or where the checkpoint in ``folder`` left it.
+
+    Raises TrainError for a checkpoint of another recipe. ``name`` is that of checkpoint and log.
     """
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, folder: Path) -> None:
+    name = "pretrain"
+
+    def __init__(self, recipe: Recipe, corpus: Corpus, folder: Path, model: Qwen3_5ForCausalLM | None = None) -> None:
         self.recipe, self.corpus, self.folder = recipe, corpus, folder
-        config = hybrid_config(hidden=recipe.hidden, intermediate=recipe.intermediate, memory=recipe.memory,
-                               kv_heads=recipe.kv_heads)
-        self.model = new_model(config, recipe.memory, recipe.seed)
+        self.model = random_model(recipe) if model is None else model
         self.optimizers = optimizers(self.model, recipe.rate, recipe.rate_other, recipe.weight_decay)
         self.step = 0
         self._plain = recipe_values(recipe)
-        state = checkpoint.load(folder / CHECKPOINT, self._plain)
+        state = checkpoint.load(self.checkpoint, self._plain)
         if state is not None:
             self.model.load_state_dict(state["model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
             self.step = state["step"]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file that a run goes on from."""
+        return self.folder / f"{self.name}.pt"
+
+    @property
+    def log(self) -> Path:
+        """Losses, one JSON object a line."""
+        return self.folder / f"{self.name}.jsonl"
+
+    @contextmanager
+    def carried(self) -> Iterator[Cache]:
+        """The cache of one window."""
+        yield CarriedCache(self.model.config.layer_types or [])
 
     def run(self, progress: Progress | None = None, probe: Tensor | None = None, until: int | None = None) -> None:
         """Train to the recipe's last step, or to the first end of a window at or after ``until``.
@@ -72,35 +88,46 @@ class Trainer:
         recipe = self.recipe
         segments = recipe.segments(self.step)
         tokens = self.corpus.window(recipe.batch, segments * recipe.segment, recipe.seed, self.step)
-        cache = CarriedCache(self.model.config.layer_types or [])
         bits = math.nan
-        for part in range(segments):
-            piece = tokens[:, part * recipe.segment:(part + 1) * recipe.segment + 1]
-            rate(self.optimizers, recipe.factor(self.step))
-            with torch.autocast("cpu", torch.bfloat16, enabled=recipe.half), quiet_transformers():
-                logits = self.model(piece[:, :-1], cache=cache, use_cache=True).logits
-            loss = F.cross_entropy(logits.float().flatten(0, 1), piece[:, 1:].flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            self.step += 1
-            bits = loss.item() / math.log(2)
-            if progress is not None:
-                progress(self.step, recipe.steps, bits)
+        with self.carried() as cache:
+            for part in range(segments):
+                piece = tokens[:, part * recipe.segment:(part + 1) * recipe.segment + 1]
+                bits = self.learn(piece, cache)
+                if progress is not None:
+                    progress(self.step, recipe.steps, bits)
         return bits
+
+    def learn(self, piece: Tensor, cache: Cache) -> float:
+        """One step on a segment [batch, segment + 1]; its loss in bits per byte."""
+        rate(self.optimizers, self.recipe.factor(self.step))
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.half), quiet_transformers():
+            logits = self.model(piece[:, :-1], cache=cache, use_cache=True).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), piece[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return loss.item() / math.log(2)
 
     def save(self, loss: float, probe: Tensor | None = None) -> None:
         """Write the checkpoint and a line of the log."""
         state = {"model": self.model.state_dict(), "step": self.step,
                  "optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
-        checkpoint.save(self.folder / CHECKPOINT, self._plain, state)
+        checkpoint.save(self.checkpoint, self._plain, state)
         line: dict[str, Any] = {"step": self.step, "train_bits_per_byte": loss}
         if probe is not None:
             line["held_out_bits_per_byte"] = held_out(self.model, probe)
-        with (self.folder / LOG).open("a", encoding="utf-8") as file:
+        with self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def random_model(recipe: Recipe) -> Qwen3_5ForCausalLM:
+    """The model that a recipe begins with."""
+    config = hybrid_config(hidden=recipe.hidden, intermediate=recipe.intermediate, memory=recipe.memory,
+                           kv_heads=recipe.kv_heads)
+    return new_model(config, recipe.memory, recipe.seed)
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:

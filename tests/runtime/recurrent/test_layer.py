@@ -162,14 +162,15 @@ def test_the_integer_engine_is_the_integer_model(model: Any, state_format: str) 
         cache = model(prompt(11)).cache
         for seed in range(3):
             model(prompt(1, seed=seed), cache=cache)
-    heads, channels = calls[0][2].shape[2:]
-    first = delta_tokens(*calls[0][:5], layer=0)
+    query, key, value, g, beta, _ = calls[0]
+    first = delta_tokens(query, key, value, g, beta, 0)
     peak = first.v.abs().amax((0, 2))
     units = delta_units(peak, peak, HEAD_DIM)
+    heads, channels = first.v.shape[1:]
     state = new_state([MODES[state_format]] * heads, GatedDeltaNet.rule, GEOMETRY, channels=channels,
                       shift=units.shift, seed=1 + torch.arange(heads) * 7919)
-    for *arguments, out in calls:
-        tokens = delta_tokens(*arguments, layer=0)
+    for query, key, value, g, beta, out in calls:
+        tokens = delta_tokens(query, key, value, g, beta, 0)
         for t in range(len(tokens)):
             o = integer.step(state, integers(units, tokens.token(t), 1))
             if bool((due := integer.due(state)).any()):

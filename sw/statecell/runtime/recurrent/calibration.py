@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
+from statecell.runtime.calibration import beside_weights
 from statecell.runtime.errors import CalibrationError, UnsupportedError
 from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
 from statecell.runtime.recurrent.engine import StateEngine
@@ -78,9 +79,7 @@ def state_path(fingerprint: str) -> Path:
 
 def known_states(model: Any, fingerprint: str) -> StateCalibration | None:
     """The calibration of a model's states: the user's own, else the one beside its weights, else None."""
-    paths = [state_path(fingerprint)]
-    if model.name_or_path:
-        paths.append(Path(model.name_or_path) / FILE)
+    paths = [state_path(fingerprint), *beside_weights(model, FILE)]
     return next((StateCalibration.load(path) for path in paths if path.is_file()), None)
 
 
