@@ -80,8 +80,8 @@ def test_refusals(tmp_path: Path) -> None:
         trained(tmp_path)
     with pytest.raises(TrainError, match="held out"):
         Recipe(texts=("persuasion",))
-    with pytest.raises(TrainError, match="steps is 0"):
-        Recipe(steps=0)
+    with pytest.raises(TrainError, match="batch is 0"):
+        Recipe(batch=0)
     with pytest.raises(TrainError, match="No text has the 65 bytes"):
         Trainer(recipe(), Corpus([text()[:60]]), tmp_path / "short").run()
 

@@ -38,6 +38,17 @@ def ppl(
         list[str] | None,
         typer.Option("--cache", "-c", help="int4, int8, fp16, float or naive-int4; may be given several times."),
     ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            help="Compare storage formats of recurrent states instead, with commas: fp32, default, int4, int8, "
+            "int4-log8, naive-int4, ...; each of --streams sequences then has all --tokens.",
+        ),
+    ] = None,
+    streams: Annotated[
+        int, typer.Option("--streams", min=1, help="Sequences for --state, evenly spread over the text.")
+    ] = 4,
     device: EngineOption = "model:",
     also: Annotated[
         Path | None,
@@ -47,8 +58,14 @@ def ppl(
 ) -> None:
     """Perplexity with a cache format beside that of float attention over the same tokens.
 
+    With --state it is that of stored recurrent states beside float32 ones, and --window and --cache are not used.
+
     Example: statecell eval ppl --model smollm2-135m --text persuasion --tokens 4096 --window 1024 --cache int4 --json
+    Example: statecell eval ppl --model hybrid-tiny --text persuasion --tokens 32768 --state fp32,int8,int4,default
     """
+    if state is not None:
+        _states(model, text, state, tokens, streams, as_json)
+        return
     others = _rows_of(also)
     from statecell.evaluate.perplexity import perplexity
 
@@ -70,6 +87,30 @@ def ppl(
     first = results[0]
     title = f"{first.model} on {text}, {first.tokens} tokens in windows of {first.window}"
     print_rows(title, [{name: row.get(name) for name in columns} for row in rows])
+
+
+def _states(model: str, text: str, names: str, tokens: int, streams: int, as_json: bool) -> None:
+    from statecell.evaluate.states import state_perplexity
+
+    with Counting("evaluating, tokens") as step:
+        results = state_perplexity(
+            model,
+            text,
+            states=[name.strip() for name in names.split(",")],
+            tokens=tokens,
+            streams=streams,
+            progress=step,
+        )
+    if as_json:
+        print_json([result.as_dict() for result in results])
+        return
+    columns = ("state", "bits_per_element", "log_bits_per_element", "ppl", "bits_per_byte", "loss_added",
+               "loss_added_error", "relative", "relative_8k")
+    first = results[0]
+    title = f"{first.model} on {first.text}, {first.streams} sequences of {first.tokens} tokens"
+    print_rows(title, [{name: row.as_dict()[name] for name in columns} for row in results])
+    print_rows("loss added, bits per byte, by position", [{"state": row.state, **row.added_by_position}
+                                                          for row in results])
 
 
 def _rows_of(path: Path | None) -> list[dict[str, Any]]:

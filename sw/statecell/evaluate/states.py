@@ -28,6 +28,7 @@ from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.support import StateGeometry, model_geometry
 from statecell.spec.geometry import config
 from statecell.store.models import load_model
+from statecell.store.quiet import quiet_transformers
 
 NAIVE = {"naive-int4": 4, "naive-int8": 8}
 """Controls: float arithmetic, a fresh float scale per column at every token, no rotation."""
@@ -169,7 +170,7 @@ def losses(model: Any, ids: Tensor, cache: Any, step: Callable[[int], None] = la
     rows, before = [], None
     for begin in range(0, ids.shape[1], _CHUNK):
         part = ids[:, begin:begin + _CHUNK]
-        with torch.inference_mode():
+        with torch.inference_mode(), quiet_transformers():
             logits = model(part, cache=cache, use_cache=True).logits.float()
         seen = logits if before is None else torch.cat([before, logits[:, :-1]], 1)
         targets = part[:, 1:] if before is None else part

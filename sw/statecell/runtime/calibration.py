@@ -23,6 +23,7 @@ from safetensors.numpy import save_file
 from statecell.runtime.errors import CalibrationError
 from statecell.runtime.support import Geometry, model_geometry
 from statecell.store.paths import calibrations_folder
+from statecell.store.quiet import quiet_transformers
 
 # Largest magnitude seen x 1.5 is the int16 range. 0.6 of 16 bits buys room for unseen text; a 4- or 8-bit code, chosen
 # from the integer afterwards, cannot tell the difference, while a saturated key would be an error of unbounded size.
@@ -192,7 +193,7 @@ def calibrate(
     for begin in range(0, total, window):
         ids = torch.tensor([list(token_ids[begin : begin + window])], device=model.device)
         cache = host_cache(model.config.get_text_config(decoder=True))
-        with torch.inference_mode():
+        with torch.inference_mode(), quiet_transformers():
             model(ids, cache=cache, use_cache=True)
         layers: list[Any] = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
         for index, layer in enumerate(layers):

@@ -111,6 +111,10 @@ class Trainer:
         self.step += 1
         return loss.item() / math.log(2)
 
+    def held_out(self, text: Tensor) -> float:
+        """The model's loss on a held-out text, bits per byte."""
+        return held_out(self.model, text)
+
     def save(self, loss: float, probe: Tensor | None = None) -> None:
         """Write the checkpoint and a line of the log."""
         state = {"model": self.model.state_dict(), "step": self.step,
@@ -118,7 +122,7 @@ class Trainer:
         checkpoint.save(self.checkpoint, self._plain, state)
         line: dict[str, Any] = {"step": self.step, "train_bits_per_byte": loss}
         if probe is not None:
-            line["held_out_bits_per_byte"] = held_out(self.model, probe)
+            line["held_out_bits_per_byte"] = self.held_out(probe)
         with self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

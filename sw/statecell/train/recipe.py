@@ -28,14 +28,14 @@ class Recipe:
 
     texts: tuple[str, ...] = tuple(name for name in TEXTS if name != HELD_OUT)
     seed: int = 0
-    steps: int = 3000
-    batch: int = 8
+    steps: int = 4500
+    batch: int = 4
     segment: int = 512
     short: int = 2
     long: int = 8
     warmup: int = 50
     decay: float = 0.4
-    rate: float = 0.01
+    rate: float = 0.006
     rate_other: float = 0.003
     weight_decay: float = 0.05
     hidden: int = 256
@@ -46,7 +46,9 @@ class Recipe:
     """Products in bfloat16 (weights, states and sums stay float32)."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "segment", "short", "long", "hidden", "intermediate", "kv_heads"):
+        if self.steps < 0:
+            raise TrainError(f"steps is {self.steps}: give 0 or more.")
+        for name in ("batch", "segment", "short", "long", "hidden", "intermediate", "kv_heads"):
             if getattr(self, name) < 1:
                 raise TrainError(f"{name} is {getattr(self, name)}: give at least 1.")
         if not 0 <= self.seed < 1 << 31:

@@ -22,6 +22,7 @@ from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.recurrent.units import delta_tokens, delta_units
 from statecell.runtime.support import StateGeometry, model_geometry
 from statecell.store.paths import calibrations_folder
+from statecell.store.quiet import quiet_transformers
 
 _FORMAT = "statecell state calibration 1"
 _ARRAYS = ("decay", "value_peak", "state_peak")
@@ -127,7 +128,7 @@ def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: s
     try:
         for begin in range(0, len(token_ids), window):
             ids = torch.tensor([list(token_ids[begin:begin + window])])
-            with torch.inference_mode():
+            with torch.inference_mode(), quiet_transformers():
                 model(ids, use_cache=False)
             if progress is not None:
                 progress(min(begin + window, len(token_ids)), len(token_ids))

@@ -156,10 +156,7 @@ class StateLayer(LinearAttentionLayer):
             self.forget()
         else:
             self.store.engine.restore(before.group, before.snapshot)
-        if before.convolution is None:
-            super().reset()
-        else:
-            self.conv_states[0] = before.convolution.clone()
+        self._set_convolution(before.convolution)
 
     def forget(self) -> None:
         """Free the states."""
@@ -171,7 +168,12 @@ class StateLayer(LinearAttentionLayer):
     def reset(self) -> None:
         """The layer as it was before the first token."""
         self.forget()
-        super().reset()
+        self._set_convolution(None)
+
+    def _set_convolution(self, inputs: Tensor | None) -> None:
+        """The convolution's last inputs; transformers' own reset would write into tensors of inference mode."""
+        self.conv_states[0] = None if inputs is None else inputs.clone()
+        self.is_conv_states_initialized[0] = self.has_previous_state[0] = inputs is not None
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refuse to take tokens out of a state."""

@@ -54,10 +54,9 @@ class ModelStates:
     def step(self, group: int, tokens: Token) -> Tensor:
         """Token after token; a full log is written back at once."""
         state = self._states[group]
+        integer.check(state, tokens, len(tokens.k))
         fields = vars(tokens)
         each = [Token(**{name: value[t] for name, value in fields.items()}) for t in range(len(tokens.k))]
-        for token in each:
-            integer.check(state, token)
         outputs = []
         skipped, rescaled = int(state.skipped.sum()), int(state.rescaled.sum())
         written = commits = 0
@@ -65,7 +64,7 @@ class ModelStates:
         at_once = state.modes.interval == 1
         for token in each:
             before = state.skipped
-            outputs.append(integer.step(state, token))
+            outputs.append(integer.take(state, token))
             written += int((planes * at_once * (state.skipped == before)).sum())
             due = integer.due(state)
             if bool(due.any()):
