@@ -36,6 +36,7 @@ class FinetuneRecipe(Recipe):
     rate: float = 0.001
     rate_other: float = 0.0005
     half: bool = False
+    junk: float = 0.5
     states: tuple[str, ...] = ("int4", DEFAULT)
 
 

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache
 from statecell.store.quiet import quiet_transformers
 from statecell.train import checkpoint
 from statecell.train.carry import CarriedCache
-from statecell.train.corpus import Corpus
+from statecell.train.corpus import Corpus, targets_of
 from statecell.train.recipe import Recipe
 from statecell.train.shape import hybrid_config, new_model
 
@@ -87,7 +87,8 @@ class Trainer:
         """One window of carried state; the last segment's loss in bits per byte."""
         recipe = self.recipe
         segments = recipe.segments(self.step)
-        tokens = self.corpus.window(recipe.batch, segments * recipe.segment, recipe.seed, self.step)
+        tokens = self.corpus.window(recipe.batch, segments * recipe.segment, recipe.seed, self.step,
+                                    recipe.junk)
         bits = math.nan
         with self.carried() as cache:
             for part in range(segments):
@@ -102,7 +103,7 @@ class Trainer:
         rate(self.optimizers, self.recipe.factor(self.step))
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.half), quiet_transformers():
             logits = self.model(piece[:, :-1], cache=cache, use_cache=True).logits
-        loss = F.cross_entropy(logits.float().flatten(0, 1), piece[:, 1:].flatten())
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets_of(piece[:, 1:]).flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
         for optimizer in self.optimizers:

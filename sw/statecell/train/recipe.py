@@ -44,6 +44,8 @@ class Recipe:
     memory: tuple[tuple[float, ...], ...] = MEMORY
     half: bool = True
     """Products in bfloat16 (weights, states and sums stay float32)."""
+    junk: float = 0.0
+    """Share of the streams with runs of padding and of '#' in them, which the model learns to pass over."""
 
     def __post_init__(self) -> None:
         if self.steps < 0:
@@ -53,6 +55,8 @@ class Recipe:
                 raise TrainError(f"{name} is {getattr(self, name)}: give at least 1.")
         if not 0 <= self.seed < 1 << 31:
             raise TrainError(f"The seed is {self.seed}: give 0 to 2^31 - 1.")
+        if not 0 <= self.junk <= 1:
+            raise TrainError(f"The share of streams with junk is {self.junk}: give 0 to 1.")
         if HELD_OUT in self.texts:
             raise TrainError(f"The text {HELD_OUT} is held out for evaluation: train on others.")
 
