@@ -17,7 +17,7 @@ DOCS := docs/protocol.md docs/numerics.md
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program report doctor clean distclean
+.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program train report doctor clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-boards: bitstreams ## make the bitstreams of BOARDS and fail if area or cl
 
 program: $(STAMP) ## load the bitstream of BOARD into the board on USB
 	$(BIN)/statecell program --board $(BOARD)
+
+train: $(STAMP) ## train hybrid-tiny in build/hybrid-tiny, the shipped recipe; takes hours, and goes on where it was interrupted
+	$(BIN)/statecell train --out build/hybrid-tiny
 
 report: $(STAMP) ## measure and draw the plots into docs/figures
 	$(BIN)/statecell report -o docs/figures
