@@ -78,8 +78,8 @@ def test_the_order_of_the_formats(folder: Path, monkeypatch: pytest.MonkeyPatch)
     exact = losses(loaded.model, ids, DynamicCache(config=loaded.model.config))
     changed = []
     for name in ("int8", "default", "int4", "naive-int4"):
-        with module.stored(loaded.model, shape, name, calibration) as place:
-            changed.append(float((losses(loaded.model, ids, place.cache) - exact).abs().mean()))
+        with module.stored(loaded.model, shape, [name], 3, calibration) as cache:
+            changed.append(float((losses(loaded.model, ids, cache) - exact).abs().mean()))
     assert changed == sorted(changed) and 0 < 3 * changed[0] < changed[1] < 0.6 * changed[2]
 
 
@@ -95,9 +95,9 @@ def test_engines_are_freed(folder: Path) -> None:
     shape = model_geometry(loaded.model).states
     assert shape is not None
     for name, kind in (("int4", ModelStates), ("naive-int4", NaiveStates)):
-        with module.stored(loaded.model, shape, name, None) as place:
-            losses(loaded.model, pieces(text().tolist(), 1, 20), place.cache)
-            engine: Any = place.cache.store.engine
+        with module.stored(loaded.model, shape, [name], 1, None) as cache:
+            losses(loaded.model, pieces(text().tolist(), 1, 20), cache)
+            engine: Any = cache.store.engine
             assert isinstance(engine, kind) and len(engine._states) == 2
         assert not engine._states
 

@@ -66,8 +66,8 @@ def junk_cost(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), r
         if name == FLOAT:
             found = losses(loaded.model, tokens, DynamicCache(config=loaded.model.config))
         else:
-            with stored(loaded.model, shape, name, calibration) as place:
-                found = losses(loaded.model, tokens, place.cache)
+            with stored(loaded.model, shape, [name], len(tokens), calibration) as cache:
+                found = losses(loaded.model, tokens, cache)
         return float(found[:, -follow:].mean())
 
     rows = []

@@ -71,8 +71,8 @@ def needle(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), dist
             def bits(ids: Tensor, name: str = name) -> Tensor:
                 if name == FLOAT:
                     return losses(loaded.model, ids, DynamicCache(config=loaded.model.config))[:, -_WORD:]
-                with stored(loaded.model, shape, name, calibration) as place:
-                    return losses(loaded.model, ids, place.cache)[:, -_WORD:]
+                with stored(loaded.model, shape, [name], len(ids), calibration) as cache:
+                    return losses(loaded.model, ids, cache)[:, -_WORD:]
 
             mine = bits(torch.cat([told, hay, asked], 1))
             plain = bits(torch.cat([hay, asked], 1))

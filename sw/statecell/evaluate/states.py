@@ -15,7 +15,6 @@ from transformers import DynamicCache
 
 from statecell.evaluate.naive_states import NaiveStates, naive_bits
 from statecell.evaluate.perplexity import EvaluationError, check_context, text_ids
-from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.named import DEFAULT, MODES
 from statecell.runtime import calibration as calibrations
 from statecell.runtime.engines import default_config
@@ -24,6 +23,7 @@ from statecell.runtime.recurrent.cache import StateCache
 from statecell.runtime.recurrent.calibration import StateCalibration, known_states, plans
 from statecell.runtime.recurrent.dispatch import installed, rules_of
 from statecell.runtime.recurrent.engine import StateEngine
+from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.support import StateGeometry, model_geometry
 from statecell.spec.geometry import config
@@ -114,42 +114,49 @@ def state_perplexity(
         if progress is not None:
             progress(done, total)
 
-    reference = losses(loaded.model, ids, DynamicCache(config=loaded.model.config), step)
-    results = []
-    for name in states:
-        bits, log_bits = 32.0, 0.0
-        mine = reference
-        if name != FLOAT:
-            with stored(loaded.model, shape, name, calibration) as place:
-                mine = losses(loaded.model, ids, place.cache, step)
-            bits, log_bits = place.bits, place.log_bits
-        results.append(_row(loaded.name, text, name, mine, reference, bytes_per_token, bits, log_bits))
-    return results
+    found = {FLOAT: losses(loaded.model, ids, DynamicCache(config=loaded.model.config), step)}
+    for names in passes(wanted):
+        with stored(loaded.model, shape, names, streams, calibration) as cache:
+            several = losses(loaded.model, ids.repeat(len(names), 1), cache, step)
+        found |= dict(zip(names, several.unflatten(0, (len(names), streams)), strict=True))
+    return [_row(loaded.name, text, name, found[name], found[FLOAT], bytes_per_token,
+                 *bits(shape, name, calibration)) for name in states]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """A cache whose states are in a format, and the mean bits of an element and of its share of the log."""
+def passes(names: Sequence[str]) -> list[list[str]]:
+    """The formats of each pass: all of the array's, which the integer model takes in step, then one control each."""
+    array = [name for name in names if name not in NAIVE]
+    return ([array] if array else []) + [[name] for name in names if name in NAIVE]
 
-    cache: StateCache
-    bits: float
-    log_bits: float
+
+def bits(shape: StateGeometry, name: str, calibration: StateCalibration | None) -> tuple[float, float]:
+    """(stored bits of a state element with its scales, its share of the log), averaged over a model's heads."""
+    if name == FLOAT:
+        return 32.0, 0.0
+    if name in NAIVE:
+        return naive_bits(NAIVE[name], shape.dim), 0.0
+    states = ModelStates(config(default_config(shape.dim)))
+    modes = [mode for plan in plans(shape, states, name, calibration) for mode in plan.modes]
+    each = [(m.bits_per_element(states.geometry), m.log_bits_per_element(states.geometry, shape.channels))
+            for m in modes]
+    return sum(x for x, _ in each) / len(each), sum(x for _, x in each) / len(each)
 
 
 @contextmanager
-def stored(model: Any, shape: StateGeometry, name: str, calibration: StateCalibration | None) -> Iterator[Stored]:
-    """States of `model` in the format `name` while the block runs: pass the cache in every forward pass."""
+def stored(model: Any, shape: StateGeometry, names: Sequence[str], streams: int,
+           calibration: StateCalibration | None) -> Iterator[StateCache]:
+    """A cache for ``streams`` sequences in each of the formats ``names`` (of one of `passes`) while the block runs."""
     geometry = config(default_config(shape.dim))
-    engine: StateEngine = NaiveStates(geometry, NAIVE[name]) if name in NAIVE else ModelStates(geometry)
-    chosen = plans(shape, engine, "int8" if name in NAIVE else name, calibration)
-    modes: list[Mode] = [mode for plan in chosen for mode in plan.modes]
-    bits = naive_bits(NAIVE[name], shape.dim) if name in NAIVE else _mean(m.bits_per_element(geometry) for m in modes)
-    log_bits = 0.0 if name in NAIVE else _mean(m.log_bits_per_element(geometry, shape.channels) for m in modes)
+    control = NAIVE.get(names[0])
+    engine: StateEngine = ModelStates(geometry) if control is None else NaiveStates(geometry, control)
+    each = [plans(shape, engine, "int8" if name in NAIVE else name, calibration) for name in names]
+    chosen = [LayerPlan(modes=[mode for plan in layer for mode in [*plan.modes] * streams], units=layer[0].units)
+              for layer in zip(*each, strict=True)]
     module = rules_of(model)
     assert module is not None, "a model with a StateGeometry has these rules"
     cache = StateCache(engine, model_geometry(model).depth, dict(zip(shape.layers, chosen, strict=True)))
     with installed(module):
-        yield Stored(cache=cache, bits=bits, log_bits=log_bits)
+        yield cache
     cache.close()
 
 
@@ -202,8 +209,3 @@ def _row(model: str, text: str, name: str, mine: Tensor, reference: Tensor, byte
         relative_8k=float(mine[:, start].mean() / reference[:, start].mean() - 1),
         added_by_position={f"{low}-{high}": float(added[:, max(0, low - 1):high - 1].mean()) for low, high in ranges},
         bits_per_element=bits, log_bits_per_element=log_bits)
-
-
-def _mean(values: Iterator[float]) -> float:
-    each = list(values)
-    return sum(each) / len(each)

@@ -28,7 +28,7 @@ class Recipe:
 
     texts: tuple[str, ...] = tuple(name for name in TEXTS if name != HELD_OUT)
     seed: int = 0
-    steps: int = 4500
+    steps: int = 1600
     batch: int = 4
     segment: int = 512
     short: int = 2

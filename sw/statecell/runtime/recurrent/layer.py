@@ -48,7 +48,10 @@ def _computes_on_states(what: str) -> UnsupportedError:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """How the heads of one layer are stored; units None takes them from the first tokens."""
+    """How the heads of one layer are stored; units None takes them from the first tokens.
+
+    ``modes``: of one sequence's heads, for all sequences, or of every sequence's, one after the other.
+    """
 
     modes: Sequence[Mode]
     units: Units | None
@@ -139,7 +142,8 @@ class StateLayer(LinearAttentionLayer):
         peak = values.abs().amax((0, 2)).unflatten(0, (batch, heads)).amax(0)
         units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
         shape = StateShape(rule=units.rule, channels=channels)
-        self.group = engine.open_states(list(plan.modes) * batch, shape, units.shift.repeat(batch).tolist())
+        modes = list(plan.modes) * (batch * heads // len(plan.modes))
+        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist())
         self.store.groups.append(self.group)
         self.batch, self.units = batch, units
 
