@@ -11,6 +11,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import PreTrainedTokenizerFast
 
 END, PAD = "<|end|>", "<|pad|>"
+_TURNS = "{% for m in messages %}{{ m['content'] + '\n\n' }}{% endfor %}"
+"""A conversation as paragraphs: such a model goes on with a text, it was not taught to answer."""
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -20,7 +22,9 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False, use_regex=False), Split("", "isolated")])
     tokenizer.decoder = ByteDecoder()
     tokenizer.add_special_tokens([AddedToken(END, special=True), AddedToken(PAD, special=True)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+    fast.chat_template = _TURNS
+    return fast
 
 
 def save_byte_tokenizer(folder: Path) -> None:
