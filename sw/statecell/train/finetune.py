@@ -27,8 +27,8 @@ from statecell.train.stored import StoredCache
 class FinetuneRecipe(Recipe):
     """A fine-tuning run: windows take the ``states`` formats in turn."""
 
-    steps: int = 320
-    batch: int = 4
+    steps: int = 96
+    batch: int = 8
     short: int = 8
     long: int = 8
     warmup: int = 8
