@@ -27,13 +27,13 @@ from statecell.train.stored import StoredCache
 class FinetuneRecipe(Recipe):
     """A fine-tuning run: windows take the ``states`` formats in turn."""
 
-    steps: int = 96
+    steps: int = 40
     batch: int = 8
     short: int = 8
     long: int = 8
     warmup: int = 8
     decay: float = 1.0
-    rate: float = 0.001
+    rate: float = 0.0015
     rate_other: float = 0.0005
     half: bool = False
     junk: float = 0.5
