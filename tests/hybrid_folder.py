@@ -21,5 +21,5 @@ def make_hybrid_folder(folder: Path) -> Path:
                 parameter *= 8  # so that the layers decide which byte wins
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "text_bytes", lambda _: text()[:512])
-        export.export(model, folder, {"seed": 0})
+        export.export(model, folder, "small", {"seed": 0})
     return folder

@@ -34,6 +34,7 @@ def test_the_folder_holds_a_whole_model(folder: Path, tmp_path: Path, monkeypatc
     assert "Apache License" in (folder / "LICENSE.txt").read_text()
     assert (folder / "model.safetensors").stat().st_size < 2.1 * sum(p.numel() for p in loaded.model.parameters()) + 9e3
     assert not list(folder.glob("*.part"))
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
 
 
 def test_its_calibrations_are_found(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ project, or <https://www.apache.org/licenses/LICENSE-2.0>.
 """
 
 
-def export(model: PreTrainedModel, folder: Path, recipe: Mapping[str, Any], *,
+def export(model: PreTrainedModel, folder: Path, name: str, recipe: Mapping[str, Any], *,
            progress: Callable[[int, int], None] | None = None) -> None:
-    """Write ``model`` into ``folder`` (replaced as a whole), rounded to float16 and calibrated as rounded.
+    """Write ``model``, called ``name``, into ``folder`` (replaced as a whole), rounded to float16 and calibrated so.
 
     ``recipe``: what was done, for recipe.json. ``progress`` counts the calibration's tokens.
     """
@@ -48,11 +48,11 @@ def export(model: PreTrainedModel, folder: Path, recipe: Mapping[str, Any], *,
         save_byte_tokenizer(work)
         (work / "LICENSE.txt").write_text(_NOTICE, encoding="utf-8")
         made_with = {name: metadata.version(name) for name in ("statecell", "torch", "transformers")}
-        (work / "recipe.json").write_text(json.dumps({**recipe, "made_with": made_with}, indent=1) + "\n",
+        (work / "recipe.json").write_text(json.dumps({"name": name, **recipe, "made_with": made_with}, indent=1) + "\n",
                                           encoding="utf-8")
-        calibrate(work, folder.name, progress)
-        for part in work.glob("*.part"):
-            part.unlink()
+        calibrate(work, name, progress)
+        for file in (work, *work.iterdir()):  # temporary folders and safetensors' files are their owner's alone
+            file.chmod(0o755 if file.is_dir() else 0o644)
 
 
 def calibrate(folder: Path, name: str, progress: Callable[[int, int], None] | None = None) -> None:

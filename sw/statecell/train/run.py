@@ -50,7 +50,7 @@ def train(recipe: Recipe, finetune: FinetuneRecipe, folder: Path, stage: Stage) 
         second = FineTuner(finetune, corpus, folder, model, calibration)
         second.run(stage.finetuning, probe)
         facts["finetuning"] = finetune.as_dict() | {"held_out_bits_per_byte": second.held_out(probe)}
-    export(model, folder / MODEL, {"name": NAME, "held_out": HELD_OUT, **facts}, progress=stage.exporting)
+    export(model, folder / MODEL, NAME, {"held_out": HELD_OUT, **facts}, progress=stage.exporting)
     return {"folder": str(folder / MODEL), **facts}
 
 
