@@ -18,7 +18,7 @@ DOCS := docs/protocol.md docs/numerics.md
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program asic postsynthesis report doctor clean distclean
+.PHONY: help setup demo test sim check docs format verilog bitstream bitstreams bench-boards program asic postsynthesis train report doctor clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ asic: $(STAMP) ## estimate area and clock of the tile of CONFIG in standard cell
 
 postsynthesis: $(STAMP) ## simulate the netlist of tiny for FAMILY on the cell models of Yosys, against the model
 	$(BIN)/statecell postsynthesis --family $(FAMILY)
+
+train: $(STAMP) ## train hybrid-tiny in build/hybrid-tiny, the shipped recipe; takes hours, and goes on where it was interrupted
+	$(BIN)/statecell train --out build/hybrid-tiny
 
 report: $(STAMP) ## measure and draw the plots into docs/figures
 	$(BIN)/statecell report -o docs/figures

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from statecell.evaluate import drift as module
-from statecell.evaluate.drift import DEFAULT, MODES, NAIVE, DriftError, drift
+from statecell.evaluate.drift import NAIVE, DriftError, drift
 from statecell.evaluate.driftrows import DriftRow, summary
 from statecell.evaluate.sequences import synthetic
 from statecell.evaluate.tracks import NaiveTrack
 from statecell.model.recurrent.families import FAMILIES
+from statecell.model.recurrent.named import DEFAULT, MODES
 
 DECAYS = (0.9, 0.9998)
 

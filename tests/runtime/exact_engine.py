@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from statecell.device import ArrayFullError
 from statecell.runtime.engine import Append, Attend, Attended
 from statecell.runtime.quantise import log2_score
+from statecell.runtime.recurrent.engine import StateEngine
 from statecell.spec.commands import COUNTER_FIELDS, Counters, Status
 
 
@@ -25,6 +26,7 @@ class ExactEngine:
         self.wide: dict[int, list[bool]] = {}
         self.runs: list[int] = []  # items of each call
         self.truncations = 0
+        self.states: StateEngine | None = None
         self._next = 0
 
     def open_slots(self, count: int) -> list[int]:

@@ -93,7 +93,7 @@ REFUSED_MODELS: dict[str, tuple[Any, str]] = {
     "bloom": (lambda: BloomConfig(vocab_size=32, hidden_size=32, n_layer=1, n_head=2), "bloom"),
     "qwen3-next": (
         lambda: Qwen3NextConfig(**_TINY, num_experts=2, layer_types=["linear_attention", "full_attention"]),
-        "linear_attention",
+        "recurrent states, which this device cannot keep",
     ),
 }
 

@@ -160,3 +160,19 @@ def test_the_tokenizer_takes_texts_beyond_the_context(tmp_path: Path) -> None:
 def test_names_that_are_no_paths(name: str) -> None:
     with pytest.raises(UnknownNameError):
         load_model(name)
+
+
+def test_the_shipped_model_opens_without_cache_or_connection(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert models.is_fetched("hybrid-tiny")
+    loaded = load_model("hybrid-tiny")
+    assert loaded.folder == models.fetch_model("hybrid-tiny") and not cache.exists()
+    assert type(loaded.model).__name__ == "Qwen3_5ForCausalLM" and loaded.tokenizer.eos_token_id == 256
+    names = {file.name for file in loaded.folder.iterdir()}
+    assert {"LICENSE.txt", "recipe.json", "states.safetensors", "calibration.safetensors"} <= names
+    assert sum(file.stat().st_size for file in loaded.folder.iterdir()) < 8_000_000
+    recipe = json.loads((loaded.folder / "recipe.json").read_text())
+    assert recipe["held_out"] == "persuasion" and "persuasion" not in recipe["pretraining"]["texts"]

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import statecell
-from statecell.cli import bench, cache, calibrate, doctor, drift, evaluate, generate, info, models, report, texts
+from statecell.cli import bench, cache, calibrate, doctor, drift, evaluate, generate, info, models, report, texts, train
 from statecell.cli.output import complain
 from statecell.errors import StatecellError
 from statecell.spec.geometry import GeometryError
@@ -63,6 +63,7 @@ app.command("info")(info.info)
 app.command("generate")(generate.generate)
 app.command("chat")(generate.chat)
 app.command("report")(report.report)
+app.command("train")(train.train)
 
 
 def _version(wanted: bool) -> None:

@@ -70,6 +70,24 @@ def model(
     print_json(result) if as_json else print_facts("model", ((k.replace("_", " "), v) for k, v in result.items()))
 
 
+@app.command("sessions")
+def sessions(
+    model: ModelOption = "hybrid-tiny",
+    state: Annotated[str, typer.Option("--state", help="Storage of the states: default, int4, int8, ...")] = "default",
+    caches: Annotated[int, typer.Option("--caches", min=1, help="KV caches that the array holds.")] = 4,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of each.")] = 4096,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the conversations whose recurrent states fit where a few KV caches do.
+
+    Example: statecell bench sessions --model hybrid-tiny --caches 4 --tokens 4096 --json
+    """
+    from statecell.bench.sessions import resident_sessions
+
+    result = resident_sessions(model, state_format=state, caches=caches, tokens=tokens).as_dict()
+    print_json(result) if as_json else print_facts("sessions", ((k.replace("_", " "), v) for k, v in result.items()))
+
+
 @app.command("link")
 def link(
     device: Annotated[

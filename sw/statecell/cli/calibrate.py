@@ -17,25 +17,35 @@ def calibrate(
 ) -> None:
     """Measure the key and value means of a model on a text, and keep them for every later run of that model.
 
-    The named models ship with a calibration; another model runs without one, less accurately, until it has been
-    calibrated. Do not calibrate on the text that you evaluate on.
+    Of recurrent layers the decay of every head and the largest values and states are measured too: they choose which
+    heads are stored in two planes. The named models ship with a calibration; another model runs without one, less
+    accurately, until it has been calibrated. Do not calibrate on the text that you evaluate on.
 
     Example: statecell calibrate --model ./my-llama --text emma --tokens 8192
     """
     from statecell.runtime.calibration import calibrate as measure
     from statecell.runtime.calibration import fingerprint, own_path
+    from statecell.runtime.recurrent.calibration import calibrate_states, state_path
+    from statecell.runtime.support import model_geometry
     from statecell.store.models import load_model
     from statecell.store.texts import load_text
 
     loaded = load_model(model)
     window = min(1024, getattr(loaded.model.config, "max_position_embeddings", 1024))
-    path = own_path(fingerprint(loaded.model))
+    known_as = fingerprint(loaded.model)
+    path = own_path(known_as)
     path.parent.mkdir(parents=True, exist_ok=True)  # before minutes of work, if it cannot be made
     ids = loaded.tokenizer(load_text(text), add_special_tokens=False)["input_ids"][:tokens]
     with Counting("calibrating, tokens") as step:
         calibration = measure(loaded.model, ids, name=loaded.name, text=text, window=window, progress=step)
     calibration.save(path)
+    facts = {"model": loaded.name, "text": text, "tokens": calibration.tokens, "file": str(path)}
+    if model_geometry(loaded.model).states is not None:
+        with Counting("calibrating states, tokens") as step:
+            states = calibrate_states(loaded.model, ids, name=loaded.name, text=text, window=len(ids), progress=step)
+        states.save(state_path(known_as))
+        facts |= {"states_file": str(state_path(known_as)), "decay": states.decay.tolist()}
     if as_json:
-        print_json({"model": loaded.name, "text": text, "tokens": calibration.tokens, "file": str(path)})
+        print_json(facts)
     else:
         out().print(f"{loaded.name}: {calibration.tokens} tokens of {text}, kept in {path}", soft_wrap=True)

@@ -14,6 +14,7 @@ from statecell.cli.output import (
     Counting,
     JsonOption,
     ModelOption,
+    numbers,
     print_facts,
     print_json,
     print_rows,
@@ -23,6 +24,9 @@ from statecell.store.errors import StoreError
 app = typer.Typer(no_args_is_help=True, help="Perplexity of a cache format, and agreement with the float model.")
 
 TextOption = Annotated[str, typer.Option("--text", help="Name of a text, or path of a UTF-8 file.")]
+StatesOption = Annotated[
+    str, typer.Option("--state", help="Storage formats of recurrent states, with commas; see `statecell eval ppl`.")
+]
 EngineOption = Annotated[
     str, typer.Option("--device", "-d", help="model: for the integer model (the device's results), or sim:CONFIG.")
 ]
@@ -38,6 +42,17 @@ def ppl(
         list[str] | None,
         typer.Option("--cache", "-c", help="int4, int8, fp16, float or naive-int4; may be given several times."),
     ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            help="Compare storage formats of recurrent states instead, with commas: fp32, default, int4, int8, "
+            "int4-log8, naive-int4, ...; each of --streams sequences then has all --tokens.",
+        ),
+    ] = None,
+    streams: Annotated[
+        int, typer.Option("--streams", min=1, help="Sequences for --state, evenly spread over the text.")
+    ] = 4,
     device: EngineOption = "model:",
     also: Annotated[
         Path | None,
@@ -47,8 +62,14 @@ def ppl(
 ) -> None:
     """Perplexity with a cache format beside that of float attention over the same tokens.
 
+    With --state it is that of stored recurrent states beside float32 ones, and --window and --cache are not used.
+
     Example: statecell eval ppl --model smollm2-135m --text persuasion --tokens 4096 --window 1024 --cache int4 --json
+    Example: statecell eval ppl --model hybrid-tiny --text persuasion --tokens 32768 --state fp32,int8,int4,default
     """
+    if state is not None:
+        _states(model, text, state, tokens, streams, as_json)
+        return
     others = _rows_of(also)
     from statecell.evaluate.perplexity import perplexity
 
@@ -72,6 +93,30 @@ def ppl(
     print_rows(title, [{name: row.get(name) for name in columns} for row in rows])
 
 
+def _states(model: str, text: str, names: str, tokens: int, streams: int, as_json: bool) -> None:
+    from statecell.evaluate.states import state_perplexity
+
+    with Counting("evaluating, tokens") as step:
+        results = state_perplexity(
+            model,
+            text,
+            states=_names(names),
+            tokens=tokens,
+            streams=streams,
+            progress=step,
+        )
+    if as_json:
+        print_json([result.as_dict() for result in results])
+        return
+    columns = ("state", "bits_per_element", "log_bits_per_element", "ppl", "bits_per_byte", "loss_added",
+               "loss_added_error", "relative", "relative_8k")
+    first = results[0]
+    title = f"{first.model} on {first.text}, {first.streams} sequences of {first.tokens} tokens"
+    print_rows(title, [{name: row.as_dict()[name] for name in columns} for row in results])
+    print_rows("loss added, bits per byte, by position", [{"state": row.state, **row.added_by_position}
+                                                          for row in results])
+
+
 def _rows_of(path: Path | None) -> list[dict[str, Any]]:
     if path is None:
         return []
@@ -93,6 +138,60 @@ def _rows_of(path: Path | None) -> list[dict[str, Any]]:
             f"The rows in {path} cannot be read ({error}): give a JSON list of objects with cache, ppl, ppl_reference "
             "and bits_per_element."
         ) from error
+
+
+@app.command("junk")
+def junk(
+    model: ModelOption = "hybrid-tiny",
+    text: TextOption = "persuasion",
+    state: StatesOption = "fp32,default",
+    runs: Annotated[str, typer.Option("--runs", help="Lengths of the runs, with commas.")] = "16,64,256",
+    prompt: Annotated[int, typer.Option("--prompt", min=1, help="Tokens before what is measured.")] = 1024,
+    gap: Annotated[int, typer.Option("--gap", min=0, help="Of them, tokens after the run.")] = 64,
+    follow: Annotated[int, typer.Option("--follow", min=1, help="Tokens that are measured.")] = 512,
+    streams: Annotated[int, typer.Option("--streams", min=1, help="Pieces of the text.")] = 8,
+    as_json: JsonOption = False,
+) -> None:
+    """What runs of '#' and of padding in the prompt cost in perplexity of the text after them.
+
+    Example: statecell eval junk --model hybrid-tiny --text persuasion --runs 64,256 --json
+    """
+    from statecell.evaluate.junk import junk_cost
+
+    with Counting("evaluating, runs") as step:
+        rows = [row.as_dict() for row in junk_cost(
+            model, text, states=_names(state), runs=numbers(runs, "--runs"), prompt=prompt, gap=gap, follow=follow,
+            streams=streams, progress=step)]
+    columns = ("state", "junk", "run", "ppl_plain", "ppl", "increase")
+    print_json(rows) if as_json else print_rows("junk", [{name: row[name] for name in columns} for row in rows])
+
+
+@app.command("needle")
+def needle(
+    model: ModelOption = "hybrid-tiny",
+    text: TextOption = "persuasion",
+    state: StatesOption = "fp32,default,int4",
+    distances: Annotated[str, typer.Option("--distances", help="Tokens between word and question.")] = "1024,4096,8192",
+    words: Annotated[int, typer.Option("--words", min=1, help="Random words.")] = 8,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the words.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Bits that a random word costs when it is asked for, told far back in the text and not told at all.
+
+    Example: statecell eval needle --model hybrid-tiny --distances 1024,4096 --state fp32,int4 --json
+    """
+    from statecell.evaluate.needle import needle as measure
+
+    with Counting("evaluating, rows") as step:
+        rows = [row.as_dict() for row in measure(
+            model, text, states=_names(state), distances=numbers(distances, "--distances"), words=words, seed=seed,
+            progress=step)]
+    columns = ("state", "distance", "bits", "bits_untold", "found")
+    print_json(rows) if as_json else print_rows("needle", [{name: row[name] for name in columns} for row in rows])
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 @app.command("agreement")

@@ -11,11 +11,11 @@ from statecell.cli.output import (
     CacheFormat,
     CacheOption,
     Counting,
-    DeviceOption,
     JsonOption,
     ModelOption,
     complain,
     err,
+    known_device,
     out,
     print_facts,
     print_json,
@@ -27,6 +27,24 @@ if TYPE_CHECKING:
     from statecell.runtime.session import Session
 
 TokensOption = Annotated[int, typer.Option("--tokens", "-n", min=1, help="Most tokens to generate.")]
+OptionalDeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        callback=known_device,
+        help="As everywhere (see `statecell bench model --help`); if left out sim:, or model: for a model with "
+        "recurrent states, which the simulated device does not keep.",
+    ),
+]
+StateOption = Annotated[
+    str,
+    typer.Option(
+        "--state",
+        help="How recurrent states are stored: default (two planes for the slow heads, the others in 4 bits), int4, "
+        "int8, int4-log8, ...",
+    ),
+]
 TemperatureOption = Annotated[
     float, typer.Option("--temperature", "-t", min=0.0, help="0 takes the likeliest token, above 0 samples.")
 ]
@@ -36,8 +54,9 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the sampling.")
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to continue.")],
     model: ModelOption = "smollm2-135m",
-    device: DeviceOption = "sim:",
+    device: OptionalDeviceOption = None,
     cache: CacheOption = CacheFormat.INT4,
+    state: StateOption = "default",
     tokens: TokensOption = 64,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = 0,
@@ -47,7 +66,7 @@ def generate(
 
     Example: statecell generate "The best thing about a walk by the sea is" --device sim: --cache int4 --tokens 32
     """
-    with _session(model, device, cache) as session:
+    with _session(model, device, cache, state) as session:
         session.checked(prompt, tokens, temperature, seed)
         _introduce(session)
         report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json, before=prompt)
@@ -59,8 +78,9 @@ def generate(
 
 def chat(
     model: ModelOption = "smollm2-135m",
-    device: DeviceOption = "sim:",
+    device: OptionalDeviceOption = None,
     cache: CacheOption = CacheFormat.INT4,
+    state: StateOption = "default",
     tokens: TokensOption = 128,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = 0,
@@ -75,7 +95,7 @@ def chat(
     from statecell.runtime.errors import NotFiniteError, UnsupportedError
     from statecell.runtime.turns import Conversation
 
-    with _session(model, device, cache) as session:
+    with _session(model, device, cache, state) as session:
         conversation = Conversation(session)
         _introduce(session)
         while message := _ask():
@@ -101,12 +121,12 @@ def _ask() -> str:
         raise StatecellError("The input is not UTF-8: give it in UTF-8, and check the locale.") from error
 
 
-def _session(model: str, device: str, cache: CacheFormat) -> Session:
+def _session(model: str, device: str | None, cache: CacheFormat, state: str) -> Session:
     # torch and transformers take seconds to load: only where they are needed.
     with err().status("loading torch and transformers"):
         from statecell.runtime.session import Session
 
-    return Session(model, device, cache.value)
+    return Session(model, device, cache.value, state)
 
 
 def _introduce(session: Session) -> None:

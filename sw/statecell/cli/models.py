@@ -29,6 +29,16 @@ def list_models(as_json: JsonOption = False) -> None:
             "description": source.description,
         }
         for source in store.MODELS.values()
+    ] + [
+        {
+            "name": shipped.name,
+            "fetched": store.is_fetched(shipped.name),
+            "package": "statecell",
+            "download": megabytes(0),
+            "licence": shipped.licence,
+            "description": shipped.description,
+        }
+        for shipped in store.SHIPPED.values()
     ]
     print_json(rows) if as_json else print_rows("models", rows)
 

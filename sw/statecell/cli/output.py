@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from statecell.link.address import check_address
 
 
-def _device(url: str) -> str:
-    """The address of a device, refused before anything large is loaded."""
-    check_address(url)
+def known_device(url: str | None) -> str | None:
+    """The address of a device, refused before anything large is loaded; None stays None."""
+    if url is not None:
+        check_address(url)
     return url
 
 
@@ -38,7 +47,7 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         "-d",
-        callback=_device,
+        callback=known_device,
         help="sim: or sim:CONFIG for the simulated device, serial:///dev/ttyUSB0 for a board, board:CONFIG for a "
         "simulated board with its serial link, model: for the bit-exact integer model in PyTorch.",
     ),
@@ -119,6 +128,47 @@ def cell(value: Any) -> str:
 def megabytes(count: int) -> str:
     """A number of bytes for people."""
     return f"{count / 1e6:,.1f} MB"
+
+
+class Training:
+    """Progress bars on stderr for the parts of a training, with the loss and an estimate of the time left."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                   TextColumn("{task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        console = err()
+        self._progress = Progress(*columns, console=console, disable=not console.is_interactive)
+
+    def __enter__(self) -> Training:
+        """The bars themselves; the block's end leaves them as they are, also after an error."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop drawing."""
+        self._progress.stop()
+
+    def part(self, title: str) -> Callable[[int, int, float], None]:
+        """A callback with (steps done, steps in all, bits per byte), whose bar appears at its first call."""
+        task: list[TaskID] = []
+
+        def step(done: int, total: int, loss: float) -> None:
+            if not task:  # resumed steps are no part of the estimate
+                task.append(self._progress.add_task(title, total=total, completed=done - 1, loss=""))
+            self._progress.update(task[0], completed=done, loss=f"{loss:.3f} bits per byte")
+
+        return step
+
+    def plain(self, title: str) -> Callable[[int, int], None]:
+        """A callback with (done, total)."""
+        task: list[TaskID] = []
+
+        def step(done: int, total: int) -> None:
+            if not task:
+                task.append(self._progress.add_task(title, total=total, loss=""))
+            self._progress.update(task[0], completed=done)
+
+        return step
 
 
 class Counting:

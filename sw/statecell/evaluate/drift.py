@@ -16,29 +16,15 @@ from statecell.evaluate.tracks import ArrayTrack, NaiveTrack, Track
 from statecell.model.recurrent import reference
 from statecell.model.recurrent.families import FAMILIES
 from statecell.model.recurrent.host import Units
-from statecell.model.recurrent.mode import Mode, Rounding, Rule, Scales, Storage
+from statecell.model.recurrent.mode import Rule
+from statecell.model.recurrent.named import DEFAULT, FAST, MODES, SLOW
 from statecell.model.recurrent.reference import Sequence
 from statecell.spec.geometry import config
 
-MODES: dict[str, Mode] = {
-    "int4-fresh": Mode(scales=Scales.FRESH, rotate=False),
-    "int4-fresh-stochastic": Mode(scales=Scales.FRESH, rounding=Rounding.STOCHASTIC, rotate=False),
-    "int4": Mode(),
-    "int4-stochastic": Mode(rounding=Rounding.STOCHASTIC),
-    "residual": Mode(storage=Storage.RESIDUAL),
-    "int8": Mode(storage=Storage.INT8),
-    "int4-log8": Mode(interval=8),
-    "int4-log32": Mode(interval=32),
-    "int8-log8": Mode(storage=Storage.INT8, interval=8),
-}
-"""Storage modes of the array by name."""
 NAIVE = {"naive-int4": 4, "naive-int8": 8}
 """The controls: a float scale per column from its largest magnitude at every token, decays on the values."""
-DEFAULT = "default"
-"""Two planes for the slow heads, one for the others, write-back every 8 tokens: put together from two other modes."""
 SLOW_DECAY = 0.9994
 """Mean decay from which a head is stored in two planes by default."""
-_FAST, _SLOW = "int4-log8", "int8-log8"
 _SAMPLES, _ALIGN = 32, 32
 """Write-backs whose error is measured, and a multiple of every interval, at which they start."""
 GEOMETRY = config("bench64")
@@ -83,7 +69,7 @@ def drift_of(sequence: Sequence, rule: Rule, modes: Values[str] = (), *,
         raise DriftError(f"The keys have {dim} lanes: an array's rows have 32, 64 or 128.")
     names = list(modes) or [*NAIVE, *MODES, DEFAULT]
     needed = [name for name in names if name != DEFAULT]
-    needed += [name for name in (_FAST, _SLOW) if DEFAULT in names and name not in needed]
+    needed += [name for name in (FAST, SLOW) if DEFAULT in names and name not in needed]
 
     def step(done: int) -> None:
         if progress is not None:
@@ -190,4 +176,4 @@ def _norm(state: Tensor) -> Tensor:
 def _default(rows: list[DriftRow], head: int) -> DriftRow:
     """The default's row of a head: that of the mode which the head's decay chooses."""
     mine = {row.mode: row for row in rows if row.head == head}
-    return replace(mine[_SLOW if mine[_SLOW].decay >= SLOW_DECAY else _FAST], mode=DEFAULT)
+    return replace(mine[SLOW if mine[SLOW].decay >= SLOW_DECAY else FAST], mode=DEFAULT)

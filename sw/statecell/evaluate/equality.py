@@ -15,6 +15,7 @@ from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended, Engine
 from statecell.runtime.engines import open_engine
 from statecell.runtime.model_engine import ModelEngine
+from statecell.runtime.recurrent.engine import StateEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.commands import Counters
 from statecell.store.models import load_model
@@ -58,6 +59,11 @@ class TwinEngine:
     def lanes(self) -> int:
         """Queries that one pass serves."""
         return self._device.lanes
+
+    @property
+    def states(self) -> StateEngine | None:
+        """The device's own recurrent states, which are not compared."""
+        return self._device.states
 
     def open_slots(self, count: int) -> list[int]:
         """Open slots in both."""

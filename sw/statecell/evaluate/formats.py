@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import DynamicCache
-
 from statecell.evaluate.naive import NaiveCache, naive_bits
 from statecell.link.address import check_address
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engines import open_engine
 from statecell.runtime.errors import UnsupportedError
-from statecell.runtime.half import HalfCache
+from statecell.runtime.half import HalfCache, host_cache
 from statecell.runtime.support import model_geometry
 from statecell.runtime.traffic import bits_per_element
 
@@ -55,10 +53,11 @@ def using(model: Any, cache_format: str, device_url: str) -> Iterator[Place]:
     check_formats([cache_format], device_url)
     shape = model_geometry(model)
     if cache_format in HOST_FORMATS:
+        text = model.config.get_text_config(decoder=True)
         makers: dict[str, Callable[[], Any]] = {
-            "float": DynamicCache,
-            "fp16": lambda: HalfCache(shape.layers),
-            "naive-int4": lambda: NaiveCache(shape.layers),
+            "float": lambda: host_cache(text),
+            "fp16": lambda: HalfCache(text),
+            "naive-int4": lambda: NaiveCache(text),
         }
 
         def host_bits(tokens: int) -> float:

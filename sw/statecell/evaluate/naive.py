@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
+from statecell.runtime.half import host_layers
+
 CODE_BITS, CODE_MAX = 4, 7
 SCALE_BITS = 16
 
@@ -37,7 +39,7 @@ class NaiveLayer(DynamicLayer):
 
 
 class NaiveCache(Cache):
-    """A transformers cache of `layers` such layers."""
+    """A transformers cache of such layers for a model with this text configuration."""
 
-    def __init__(self, layers: int) -> None:
-        super().__init__(layers=[NaiveLayer() for _ in range(layers)])
+    def __init__(self, config: Any) -> None:
+        super().__init__(layers=host_layers(config, NaiveLayer))

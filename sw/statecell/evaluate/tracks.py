@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from statecell.model import rotate
+from statecell.evaluate.naive_states import naive_bits, naive_rounded
 from statecell.model.recurrent import integer, reference
 from statecell.model.recurrent.host import Units
 from statecell.model.recurrent.mode import Mode, Rule
@@ -39,14 +39,13 @@ class NaiveTrack:
 
     def __init__(self, name: str, rule: Rule, width: int, heads: int, channels: int, dim: int) -> None:
         self.names = [name]
-        self._rule, self._width, self._top = rule, width, (1 << (width - 1)) - 1
+        self._rule, self._width = rule, width
         self._state = torch.zeros(heads, channels, dim, dtype=torch.float64)
 
     def step(self, token: Sequence) -> Tensor:
         """Exact step on the stored state, which is then rounded."""
         o, state = reference.step(self._state, token, self._rule)
-        scale = (state.abs().amax(-1, keepdim=True) / self._top).clamp(min=1e-300)
-        self._state = torch.round(state / scale) * scale
+        self._state = naive_rounded(state, self._width)
         return o[None]
 
     def state(self) -> Tensor:
@@ -54,8 +53,8 @@ class NaiveTrack:
         return self._state[None]
 
     def bits(self) -> list[tuple[float, float]]:
-        """The scale counts as 16 bits."""
-        return [(self._width + 16 / self._state.shape[-1], 0.0)]
+        """Those of `naive_states`."""
+        return [(naive_bits(self._width, self._state.shape[-1]), 0.0)]
 
 
 class ArrayTrack:
@@ -83,11 +82,7 @@ class ArrayTrack:
 
     def state(self) -> Tensor:
         """Right after a write-back the log is empty and this is the whole state."""
-        geometry = self._state.geometry
-        stored = self._state.values()
-        back = stored @ rotate.hadamard(geometry.head_dim) * (2.0**geometry.rotate_shift / geometry.head_dim)
-        turned = self._state.modes.rotate[:, None, None]
-        return self._units.state(torch.where(turned, back, stored).unflatten(0, (-1, self._heads)))
+        return self._units.state(self._state.unrotated_values().unflatten(0, (-1, self._heads)))
 
     def bits(self) -> list[tuple[float, float]]:
         """For a head with as many value channels as key lanes."""

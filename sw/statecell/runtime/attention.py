@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from statecell.model.recurrent.named import DEFAULT
 from statecell.runtime import calibration as calibrations
 from statecell.runtime.cache import SlotCache
 from statecell.runtime.calibration import Calibration
@@ -19,9 +20,13 @@ from statecell.runtime.compute import slot_attention
 from statecell.runtime.engine import Engine
 from statecell.runtime.errors import CacheStateError, UnsupportedError
 from statecell.runtime.masking import slot_mask
+from statecell.runtime.recurrent import dispatch
+from statecell.runtime.recurrent.calibration import StateCalibration, known_states, plans
+from statecell.runtime.recurrent.dispatch import rules_of
+from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.sharing import share
 from statecell.runtime.state import CACHE_FORMATS, CacheFormat, Tally
-from statecell.runtime.support import check_call, check_generation, check_head_dim, model_geometry
+from statecell.runtime.support import Geometry, check_call, check_generation, check_head_dim, model_geometry
 
 IMPLEMENTATION = "statecell"
 _HOOKED_METHODS = ("forward", "_prepare_cache_for_generation", "_prefill", "prepare_inputs_for_generation")
@@ -36,7 +41,13 @@ class Attachment:
     """
 
     def __init__(
-        self, model: PreTrainedModel, engine: Engine, calibration: Calibration | None, cache_format: CacheFormat
+        self,
+        model: PreTrainedModel,
+        engine: Engine,
+        calibration: Calibration | None,
+        cache_format: CacheFormat,
+        state_format: str,
+        state_calibration: StateCalibration | None,
     ) -> None:
         self.geometry = model_geometry(model)
         check_head_dim(self.geometry.head_dim, engine.head_dim)
@@ -46,6 +57,8 @@ class Attachment:
             calibration.check(self.geometry)
         self.calibration = calibration
         self.cache_format = cache_format
+        self.state_format = state_format
+        self.recurrent = _recurrent(model, self.geometry, engine, state_format, state_calibration)
         self.tally = Tally()
         self._shared = share(engine)
         self._model = weakref.ref(model)
@@ -59,6 +72,9 @@ class Attachment:
                 f"a model of type {model.config.model_type} does not use transformers' attention interface, so its "
                 "attention cannot be moved to an engine; use a model that does, such as Llama, Qwen or Mistral"
             )
+        self._rules = rules_of(model) if self.recurrent else None
+        if self._rules is not None:
+            dispatch.install(self._rules)
         # Instance attributes, found before the class's methods: the model's code stays, and `detach` deletes them.
         # torch's own forward hooks would do for `forward`, but none of them is called after an interrupt.
         self._hook(model, "forward", self._forward)
@@ -75,14 +91,17 @@ class Attachment:
         """An empty cache for one batch; `generate` and the model itself make one where none is passed."""
         return SlotCache(
             self._shared,
-            layers=self.geometry.layers,
+            layers=self.geometry.depth,
             calibration=self.calibration,
             cache_format=self.cache_format,
             tally=self.tally,
+            recurrent=self.recurrent,
         )
 
     def release(self) -> None:
-        """Undo what the constructor changed in the model."""
+        """Undo what the constructor changed in the model, and in its modeling module."""
+        if self._rules is not None:
+            dispatch.uninstall(self._rules)
         model = self._model()
         if model is None:
             return
@@ -160,11 +179,31 @@ class Attachment:
                 f"a {type(cache).__name__} was passed to a model that is attached to an engine; pass a cache made by "
                 "the attachment's new_cache(), or leave it out"
             )
-        if cache.state.engine is not self._shared or len(cache) != self.geometry.layers:
+        if cache.state.engine is not self._shared or len(cache) != self.geometry.depth:
             raise CacheStateError(
                 "the cache belongs to another model or engine; pass one made by this attachment's new_cache()"
             )
         return cache
+
+
+def _recurrent(
+    model: PreTrainedModel,
+    shape: Geometry,
+    engine: Engine,
+    state_format: str,
+    calibration: StateCalibration | None,
+) -> dict[int, LayerPlan]:
+    """The plan of each recurrent layer, by its index. Raises UnsupportedError where the engine keeps no states."""
+    if shape.states is None:
+        return {}
+    if engine.states is None:
+        raise UnsupportedError(
+            f"a model of type {model.config.model_type} has recurrent states, which this device cannot keep; open the "
+            "integer model (model:) instead"
+        )
+    check_head_dim(shape.states.dim, engine.states.geometry.head_dim)
+    used = calibration or known_states(model, calibrations.fingerprint(model))
+    return dict(zip(shape.states.layers, plans(shape.states, engine.states, state_format, used), strict=True))
 
 
 def attach(
@@ -173,14 +212,18 @@ def attach(
     *,
     calibration: Calibration | None = None,
     cache_format: str = "int4",
+    state_format: str = DEFAULT,
+    state_calibration: StateCalibration | None = None,
 ) -> Attachment:
-    """Move the attention of a model, and its KV cache, to an engine.
+    """Move the attention of a model and its KV cache to an engine, and the states of its Gated DeltaNet layers too.
 
     Afterwards `model.generate(...)` and `model(...)` are used as always; for several turns pass the cache of the last
     one (`return_dict_in_generate=True`, then `.cache`, or one from the returned attachment's `new_cache()`).
 
     `cache_format` is "int4" (4-bit rows, the first token of each sequence in 8 bits) or "int8" (all rows in 8 bits).
-    `calibration` None takes the one shipped for these weights, or else neutral scales from the first prompt. The log
+    `calibration` None takes the one shipped for these weights, or else neutral scales from the first prompt.
+    `state_format` is "default" or a storage mode of `statecell.model.recurrent.named`; `state_calibration` None takes
+    the one kept or shipped for the model; without one the default stores every head in two planes. The log
     (logger "statecell") says which format and calibration are in force.
 
     Raises UnsupportedError where the model's attention is of a kind that the engine does not compute, the head_dim
@@ -201,7 +244,9 @@ def attach(
         raise UnsupportedError("the model is attached to an engine already; detach it first")
     AttentionInterface.register(IMPLEMENTATION, slot_attention)
     AttentionMaskInterface.register(IMPLEMENTATION, slot_mask)
-    attachment = Attachment(model, engine, calibration, cast(CacheFormat, cache_format))
+    attachment = Attachment(
+        model, engine, calibration, cast(CacheFormat, cache_format), state_format, state_calibration
+    )
     _attachments[model] = attachment
     used = attachment.calibration
     _log.info(

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers.cache_utils import Cache
 
 from statecell.errors import StatecellError
 from statecell.runtime.calibration import Calibration
-from statecell.runtime.errors import CacheStateError, UnsupportedError
+from statecell.runtime.errors import CacheStateError, UnsupportedError, other_batch
 from statecell.runtime.layer import SlotLayer
+from statecell.runtime.recurrent.cache import RecurrentCache
+from statecell.runtime.recurrent.layer import LayerPlan, Remembered, StateLayer, StateStore
 from statecell.runtime.sharing import SharedEngine
 from statecell.runtime.state import CacheFormat, SlotState, Tally, ended_early
 
 
-class SlotCache(Cache):
-    """Cache of one batch of sequences in an engine.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """A cache between two forward passes: the map of its tokens, their ids, and its recurrent layers."""
+
+    valid: NDArray[np.bool_]
+    ids: NDArray[np.int64] | None
+    states: list[Remembered]
+
+
+class SlotCache(RecurrentCache):
+    """Cache of one batch of sequences in an engine: slots for keys and values, recurrent states.
 
     Made by the attachment's `new_cache`; `close` gives the slots back, `del` lets the engine's next use do so. A cache
     goes on from turn to turn: pass it as `cache=` with the whole history, or with the new ids and a mask over the whole
@@ -36,11 +49,23 @@ class SlotCache(Cache):
         calibration: Calibration | None,
         cache_format: CacheFormat,
         tally: Tally,
+        recurrent: Mapping[int, LayerPlan] | None = None,
     ) -> None:
+        """`layers` counts all layers of the model, `recurrent` tells which of them hold states, and how."""
         self.state = SlotState(engine=engine, calibration=calibration, cache_format=cache_format, tally=tally)
-        super().__init__(layers=[SlotLayer(self.state, index) for index in range(layers)])
+        self._states: list[StateLayer] = []
+        if recurrent:
+            assert engine.states is not None, "the attachment refuses an engine without recurrent states"
+            store = StateStore(engine=engine.states)
+            self._states = [StateLayer(store, index, plan) for index, plan in recurrent.items()]
+            self._state_finalizer = weakref.finalize(self, engine.states.discard, store.groups)
+            self._state_finalizer.atexit = False
+        held: dict[int, Any] = {layer.index: layer for layer in self._states}
+        slots = [index for index in range(layers) if index not in held]
+        held |= {index: SlotLayer(self.state, number) for number, index in enumerate(slots)}
+        super().__init__(layers=[held[index] for index in range(layers)])
         self._incoming: NDArray[np.int64] | None = None
-        self._before = self.state.valid, self.state.ids
+        self._before = self.checkpoint()
         # The layers do not refer to this object, so `del` runs the finaliser at once, which only notes the slots.
         self._finalizer = weakref.finalize(self, engine.discard, self.state.slots)
         self._finalizer.atexit = False
@@ -58,8 +83,11 @@ class SlotCache(Cache):
     def begin_forward(self, input_ids: torch.Tensor | None) -> None:
         """Called before a forward pass with the ids it will process (None where embeddings are passed)."""
         self.state.check()
+        if self._states and input_ids is not None and self.sequences not in (0, len(input_ids)):
+            # else the convolution, which comes before anything of ours, would fail with a sentence of torch's
+            raise other_batch(len(input_ids), self.sequences)
         self.state.plan = None
-        self._before = self.state.valid, self.state.ids
+        self._before = self.checkpoint()
         self._incoming = None if input_ids is None else input_ids.detach().cpu().numpy()
 
     def end_forward(self) -> None:
@@ -75,20 +103,31 @@ class SlotCache(Cache):
 
     def abandon_forward(self, error: BaseException) -> None:
         """Called after a forward pass that raised `error`: take back what it stored, or break the cache."""
-        state, (valid, ids) = self.state, self._before
+        state, before = self.state, self._before
         state.counted = Tally()
+        state.fault = state.fault or next((layer.store.fault for layer in self._states), None)
         if state.fault is not None:
             return
         state.fault = ended_early(error)  # stays if going back, too, ends early
-        if state.valid is not valid and state.plan is not None and state.plan.drops:
+        if state.valid is not before.valid and state.plan is not None and state.plan.drops:
             state.fault += " after it had dropped rows"
             return
         with contextlib.suppress(StatecellError):
-            if len(valid):
-                self._shorten(valid, ids)
-            else:
-                self.reset()
+            self.go_back(before)
             state.fault = None
+
+    def checkpoint(self) -> Checkpoint:
+        """The cache as it is now, for `go_back`."""
+        return Checkpoint(valid=self.state.valid, ids=self.state.ids, states=[x.remember() for x in self._states])
+
+    def go_back(self, before: Checkpoint) -> None:
+        """The cache as it was at a checkpoint; only the pages that later rows took stay with their slots."""
+        if not len(before.valid):
+            self.reset()
+            return
+        self._shorten(before.valid, before.ids)
+        for layer, remembered in zip(self._states, before.states, strict=True):
+            layer.go_back(remembered)
 
     def check_history(self, input_ids: torch.Tensor) -> None:
         """Raise CacheStateError unless the whole history `input_ids` [B, n] begins with the ids stored here."""
@@ -118,7 +157,10 @@ class SlotCache(Cache):
         return bool((input_ids[:, :past].detach().cpu().numpy() == ids).all())
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last `-tokens_to_remove` positions of every sequence."""
+        """Remove the last `-tokens_to_remove` positions of every sequence.
+
+        Raises UnsupportedError where the model has recurrent states.
+        """
         if tokens_to_remove > 0:
             raise ValueError(
                 f"crop takes a negative count of tokens to remove, got {tokens_to_remove}; pass {-tokens_to_remove}"
@@ -127,6 +169,8 @@ class SlotCache(Cache):
         state.check()
         if tokens_to_remove == 0 or not state.valid.shape[1]:
             return
+        for layer in self._states:
+            layer.crop(tokens_to_remove)
         state.fault = "cropping it did not finish"
         self._shorten(
             state.valid[:, :tokens_to_remove], None if state.ids is None else state.ids[:, :tokens_to_remove]
@@ -150,6 +194,9 @@ class SlotCache(Cache):
         self.state.slots.clear()
         for layer in self._slot_layers():
             layer.reset()
+        for state_layer in self._states:
+            state_layer.reset()
+            state_layer.store.fault = None
         self.state.valid = np.zeros((0, 0), np.bool_)
         self.state.ids, self.state.plan, self.state.fault = None, None, None
         self._incoming = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,14 @@ from safetensors.numpy import save_file
 from statecell.runtime.errors import CalibrationError
 from statecell.runtime.support import Geometry, model_geometry
 from statecell.store.paths import calibrations_folder
+from statecell.store.quiet import quiet_transformers
 
 # Largest magnitude seen x 1.5 is the int16 range. 0.6 of 16 bits buys room for unseen text; a 4- or 8-bit code, chosen
 # from the integer afterwards, cannot tell the difference, while a saturated key would be an error of unbounded size.
 HEADROOM = 1.5
 _FORMAT = "statecell-calibration-1"
+FILE = "calibration.safetensors"
+"""Name of a calibration beside the weights of a model."""
 _ARRAYS = ("k_mean", "v_mean", "k_lsb", "v_lsb")
 Floats = NDArray[np.float32]
 
@@ -57,7 +60,7 @@ class Calibration:
 
     def check(self, geometry: Geometry) -> None:
         """Raise CalibrationError where the calibration is for a model of another shape."""
-        if self.geometry != geometry:
+        if self.geometry != replace(geometry, states=None):
             raise CalibrationError(
                 f"the calibration of {self.model} is for {self.geometry}, the model has {geometry}; "
                 "calibrate this model, or leave the calibration out"
@@ -128,13 +131,21 @@ def own_path(wanted: str) -> Path:
 
 
 def known(model: Any) -> Calibration | None:
-    """The calibration for a model: the user's own (`statecell calibrate`), else the one shipped, else None.
+    """The calibration for a model: the user's own (`statecell calibrate`), else the one beside its weights, else that
+    shipped with statecell, else None.
 
-    Raises CalibrationError if the user's own cannot be read.
+    Raises CalibrationError if one of the first two cannot be read.
     """
     wanted = fingerprint(model)
-    own = own_path(wanted)
-    return Calibration.load(own) if own.is_file() else builtin(wanted)
+    for path in (own_path(wanted), *beside_weights(model, FILE)):
+        if path.is_file():
+            return Calibration.load(path)
+    return builtin(wanted)
+
+
+def beside_weights(model: Any, name: str) -> list[Path]:
+    """The path of a file in the folder that the model was loaded from; none where it was not."""
+    return [Path(model.name_or_path) / name] if model.name_or_path else []
 
 
 def builtin(wanted: str) -> Calibration | None:
@@ -167,7 +178,9 @@ def calibrate(
     Raises CalibrationError where no token is given or the model yields NaN or infinity, UnsupportedError where the
     model is one that `attach` refuses.
     """
-    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    from statecell.runtime.half import host_cache
 
     geometry = model_geometry(model)
     if not len(token_ids):
@@ -179,10 +192,10 @@ def calibrate(
     highs = np.full((2, *shape), -np.inf, np.float32)
     for begin in range(0, total, window):
         ids = torch.tensor([list(token_ids[begin : begin + window])], device=model.device)
-        cache = DynamicCache()  # without the configuration, so that sliding layers keep every row too
-        with torch.inference_mode():
+        cache = host_cache(model.config.get_text_config(decoder=True))
+        with torch.inference_mode(), quiet_transformers():
             model(ids, cache=cache, use_cache=True)
-        layers: list[Any] = cache.layers
+        layers: list[Any] = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
         for index, layer in enumerate(layers):
             for which, states in enumerate((layer.keys, layer.values)):
                 rows = states[0].to("cpu", torch.float32).numpy()  # [kv_heads, tokens, d]

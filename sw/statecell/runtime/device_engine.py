@@ -50,6 +50,11 @@ class DeviceEngine:
         """Queries that one pass serves."""
         return self._geometry.lanes
 
+    @property
+    def states(self) -> None:
+        """The device's command set has no recurrent step."""
+        return None
+
     def open_slots(self, count: int) -> list[int]:
         """Open empty slots; ArrayFullError if the device has no ``count`` slots left."""
         if count > len(self._free_slots):

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from statecell.runtime.recurrent.engine import StateEngine
 from statecell.spec.commands import Counters
 
 
@@ -59,6 +60,10 @@ class Engine(Protocol):
     @property
     def lanes(self) -> int:
         """Queries that one pass over the rows serves; an `Attend` may hold more, the engine splits it."""
+
+    @property
+    def states(self) -> StateEngine | None:
+        """Where recurrent states are kept; None where the engine keeps none."""
 
     def open_slots(self, count: int) -> list[int]:
         """Open `count` empty slots."""

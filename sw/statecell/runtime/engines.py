@@ -11,6 +11,7 @@ from statecell.runtime.device_engine import DeviceEngine
 from statecell.runtime.engine import Engine
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.model_engine import ModelEngine
+from statecell.runtime.support import Geometry as ModelGeometry
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import CONFIGS, Geometry, config
 
@@ -25,6 +26,20 @@ class OpenedEngine:
     engine: Engine
     geometry: Geometry
     address: str
+
+
+def address_for(url: str | None, model: ModelGeometry) -> str:
+    """The address to open for a model: `url`, or where it is None `sim:`, which recurrent states need `model:` for.
+
+    Raises UnsupportedError for a device and a model with recurrent states, before the device is opened or built.
+    """
+    if model.states is None:
+        return url or "sim:"
+    if url is not None and url.partition(":")[0] != MODEL_SCHEME:
+        raise UnsupportedError(
+            f"The model has recurrent states, which {url} cannot keep: use the integer model, --device model:."
+        )
+    return url or f"{MODEL_SCHEME}:"
 
 
 def default_config(head_dim: int) -> str:

@@ -19,3 +19,10 @@ class CalibrationError(StatecellError):
 
 class NotFiniteError(StatecellError):
     """A vector holds NaN or infinity; the text names the tensor and the layer, and nothing of it was stored."""
+
+
+def other_batch(given: int, held: int) -> CacheStateError:
+    """The refusal of an input of another number of sequences than the cache holds."""
+    return CacheStateError(
+        f"the input has {given} sequences, but the cache holds {held}; start a new cache for another batch"
+    )

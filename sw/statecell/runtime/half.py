@@ -1,11 +1,14 @@
-"""The FP16 cache that the array is compared with: transformers' own attention over keys and values in float16."""
+"""Caches on the host that the array is compared with: keys and values in float16, or in the model's own type."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, LinearAttentionLayer
+
+from statecell.runtime.support import recurrent_layers
 
 
 class HalfLayer(DynamicLayer):
@@ -23,7 +26,22 @@ class HalfLayer(DynamicLayer):
 
 
 class HalfCache(Cache):
-    """A transformers cache of `layers` such layers."""
+    """A transformers cache of such layers for a model with this text configuration.
 
-    def __init__(self, layers: int) -> None:
-        super().__init__(layers=[HalfLayer() for _ in range(layers)])
+    The states of recurrent layers keep the model's type.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(layers=host_layers(config, HalfLayer))
+
+
+def host_layers(config: Any, make: Callable[[], DynamicLayer]) -> list[Any]:
+    """One layer a layer of the model: those that `make` makes, and transformers' own where it is recurrent."""
+    recurrent = recurrent_layers(config)
+    return [LinearAttentionLayer() if index in recurrent else make() for index in range(config.num_hidden_layers)]
+
+
+def host_cache(config: Any) -> DynamicCache:
+    """An empty cache in the model's own types that keeps every row, for a text configuration."""
+    # given the configuration it would drop the rows that sliding layers no longer see; recurrent layers need it
+    return DynamicCache(config=config) if recurrent_layers(config) else DynamicCache()

@@ -12,6 +12,7 @@ from statecell.link.errors import LinkError
 from statecell.model import integer
 from statecell.model.rows import Rows
 from statecell.runtime.engine import Append, Attend, Attended
+from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.tokens import TokenMap
 from statecell.spec import formats
 from statecell.spec.commands import COUNTER_FIELDS, Counters
@@ -41,6 +42,7 @@ class ModelEngine:
         self._slots: dict[int, _Slot] = {}
         self._next = 0
         self._closed = False
+        self._states = ModelStates(geometry)
         self._counters = Counters(**dict.fromkeys(COUNTER_FIELDS, 0))
 
     @property
@@ -52,6 +54,11 @@ class ModelEngine:
     def lanes(self) -> int:
         """Queries that one pass of the device serves."""
         return self._geometry.lanes
+
+    @property
+    def states(self) -> ModelStates:
+        """Recurrent states, in the integer model too."""
+        return self._states
 
     def open_slots(self, count: int) -> list[int]:
         """Open empty slots. Raises LinkError if the engine is closed, as every call below does."""

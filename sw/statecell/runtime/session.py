@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from statecell.link.address import check_address
+from statecell.model.recurrent.named import DEFAULT
 from statecell.runtime.attention import Attachment, attach, detach
 from statecell.runtime.cache import SlotCache
-from statecell.runtime.engines import OpenedEngine, open_engine
+from statecell.runtime.engines import OpenedEngine, address_for, open_engine
 from statecell.runtime.errors import NotFiniteError, UnsupportedError
-from statecell.runtime.half import HalfCache
+from statecell.runtime.half import HalfCache, host_cache
 from statecell.runtime.report import GenerationReport
 from statecell.runtime.stream import TextStream
 from statecell.runtime.support import model_geometry
 from statecell.runtime.traffic import Traffic, bits_per_element
 from statecell.store.models import load_model
+from statecell.store.quiet import quiet_transformers
 
 FORMATS = ("float", "fp16", "int8", "int4")
 LEAST_TEMPERATURE = 0.01
@@ -29,6 +32,9 @@ LEAST_TEMPERATURE = 0.01
 class Session:
     """A model with its KV cache in an array (`int4`, `int8`) or on the host (`fp16`; `float` keeps the model's type).
 
+    Recurrent states are in the array too, stored as `state_format` says (`default` or a name of `named.MODES`). Without
+    a `device_url` the array is the simulator, or the integer model where there are recurrent states.
+
     One conversation: the cache keeps what was said, so `generate` processes only what is new. Use it as a context
     manager; `close` frees the slots and the device. `ids` are the tokens of the conversation so far.
 
@@ -36,17 +42,18 @@ class Session:
     the engine does not compute, and the device's own errors.
     """
 
-    def __init__(self, model_name: str, device_url: str = "sim:", cache_format: str = "int4") -> None:
+    def __init__(self, model_name: str, device_url: str | None = None, cache_format: str = "int4",
+                 state_format: str = DEFAULT) -> None:
         if cache_format not in FORMATS:
             raise UnsupportedError(f"The cache format '{cache_format}' is not known: use one of {', '.join(FORMATS)}.")
         on_host = cache_format in ("fp16", "float")
-        if not on_host:
+        if not on_host and device_url is not None:
             check_address(device_url)  # loading the model may take long
         loaded = load_model(model_name)
         self.name = loaded.name
         self.model: PreTrainedModel = loaded.model
         self.tokenizer: Any = loaded.tokenizer
-        self.cache_format = cache_format
+        self.cache_format, self.state_format = cache_format, state_format
         self.device = "host"
         self.ids: list[int] = []
         self._source = model_name
@@ -55,16 +62,18 @@ class Session:
         self._attachment: Attachment | None = None
         self._traffic: Traffic | None = None
         if on_host:
-            layers = self.model.config.get_text_config(decoder=True).num_hidden_layers
-            self._cache: Any = HalfCache(layers) if cache_format == "fp16" else DynamicCache()
+            config = self.model.config.get_text_config(decoder=True)
+            self._cache: Any = HalfCache(config) if cache_format == "fp16" else host_cache(config)
         else:
             self._attach(device_url)
 
-    def _attach(self, device_url: str) -> None:
+    def _attach(self, device_url: str | None) -> None:
         shape = model_geometry(self.model)
-        opened = open_engine(device_url, shape.head_dim)
+        opened = open_engine(address_for(device_url, shape), shape.head_dim)
         try:
-            self._attachment = attach(self.model, opened.engine, cache_format=self.cache_format)
+            self._attachment = attach(
+                self.model, opened.engine, cache_format=self.cache_format, state_format=self.state_format
+            )
         except BaseException:
             opened.engine.close()
             raise
@@ -207,17 +216,17 @@ class Session:
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:
         """Take the conversation back to where it is now if the block raises."""
-        told, stored = len(self.ids), self._cache.get_seq_length()
+        told = len(self.ids)
+        # A copy on the host costs little beside a model's pass, and a recurrent layer can go back in no other way.
+        before = self._cache.checkpoint() if isinstance(self._cache, SlotCache) else copy.deepcopy(self._cache)
         try:
             yield
         except BaseException:
             del self.ids[told:]
-            if isinstance(self._cache, SlotCache):
-                if self._cache.state.fault is None:
-                    self._cache.crop(stored - self._cache.get_seq_length())
-            else:  # a forward pass that raised has left layers of different lengths
-                for layer in self._cache.layers:
-                    layer.crop(min(0, stored - layer.get_seq_length()))
+            if not isinstance(self._cache, SlotCache):
+                self._cache = before
+            elif self._cache.state.fault is None:
+                self._cache.go_back(before)
             raise
 
     def checked(
@@ -252,7 +261,7 @@ class Session:
 
     def _forward(self, ids: Sequence[int]) -> torch.Tensor:
         """Process `ids` after what the cache holds; the logits [vocabulary] after the last of them."""
-        with torch.inference_mode():
+        with torch.inference_mode(), quiet_transformers():
             output = self.model(torch.tensor([list(ids)]), cache=self._cache, use_cache=True, logits_to_keep=1)
         row: torch.Tensor = output.logits[0, -1].float()
         if not bool(torch.isfinite(row).all()):
@@ -265,7 +274,7 @@ class Session:
         """Agreement and mean absolute logit difference with float attention over the same tokens."""
         if self._reference is None:
             self._reference = load_model(self._source).model
-        with torch.inference_mode():
+        with torch.inference_mode(), quiet_transformers():
             ids = torch.tensor([self.ids[:-1]])
             float_rows = self._reference(ids, use_cache=False, logits_to_keep=len(rows)).logits[0].float()
         agreed = float_rows.argmax(-1) == torch.tensor(self.ids[before:])

@@ -6,8 +6,65 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from torch import Tensor
+
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode
 from statecell.runtime.engine import Append, Attend, Attended, Engine
+from statecell.runtime.recurrent.engine import StateCounters, StateEngine, StateShape
+from statecell.spec.geometry import Geometry
+
+
+class SharedStates:
+    """An engine's recurrent states behind the engine's lock, with groups that can be discarded at any moment."""
+
+    def __init__(self, states: StateEngine, lock: threading.RLock) -> None:
+        self._states, self._lock = states, lock
+        self._discarded: deque[list[int]] = deque()
+
+    @property
+    def geometry(self) -> Geometry:
+        """Of the array that holds the state rows."""
+        return self._states.geometry
+
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+        """Open a group, after freeing the discarded ones."""
+        with self._lock:
+            while self._discarded:
+                self._states.free_states(self._discarded.popleft())
+            return self._states.open_states(modes, shape, shift)
+
+    def free_states(self, groups: Sequence[int]) -> None:
+        """Free groups at once."""
+        with self._lock:
+            self._states.free_states(groups)
+
+    def discard(self, groups: list[int]) -> None:
+        """Note groups to be freed later; safe in a finaliser. Empties the list, so that no group is freed twice."""
+        self._discarded.append(list(groups))
+        groups.clear()
+
+    def step(self, group: int, tokens: Token) -> Tensor:
+        """Take tokens as one uninterrupted batch."""
+        with self._lock:
+            return self._states.step(group, tokens)
+
+    def snapshot(self, group: int) -> Any:
+        """A snapshot."""
+        with self._lock:
+            return self._states.snapshot(group)
+
+    def restore(self, group: int, snapshot: Any) -> None:
+        """Back to a snapshot."""
+        with self._lock:
+            self._states.restore(group, snapshot)
+
+    def counters(self) -> StateCounters:
+        """Totals so far."""
+        with self._lock:
+            return self._states.counters()
 
 
 class SharedEngine:
@@ -21,6 +78,7 @@ class SharedEngine:
         self.engine = engine
         self.head_dim = engine.head_dim
         self._lock = threading.RLock()
+        self.states = None if engine.states is None else SharedStates(engine.states, self._lock)
         self._discarded: deque[list[int]] = deque()
 
     def open(self, count: int) -> list[int]:

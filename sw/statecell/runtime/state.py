@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from statecell.device import ArrayFullError
 from statecell.runtime.calibration import Calibration
 from statecell.runtime.engine import Append, Attend, Attended
-from statecell.runtime.errors import CacheStateError
+from statecell.runtime.errors import CacheStateError, other_batch
 from statecell.runtime.masking import Plan
 from statecell.runtime.sharing import SharedEngine
 
@@ -64,10 +64,7 @@ class SlotState:
         if past == self.valid.shape[1]:
             stored = self.valid if self.valid.shape[0] else np.zeros((batch, 0), np.bool_)
             if stored.shape[0] != batch:
-                raise CacheStateError(
-                    f"the input has {batch} sequences, but the cache holds {stored.shape[0]}; start a new cache for "
-                    "another batch"
-                )
+                raise other_batch(batch, stored.shape[0])
             plan = self.plan = Plan(stored, new, mask)
         elif plan is None or past != plan.past or new != plan.new:
             self.fault = "its layers hold different numbers of tokens, because an earlier forward pass did not finish"

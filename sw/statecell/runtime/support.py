@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from statecell.runtime.errors import UnsupportedError
+from statecell.runtime.recurrent.dispatch import rules_of
 
 _CALL_REFUSALS = {
     "softcap": "capped attention scores (softcap)",
@@ -14,20 +15,44 @@ _CALL_REFUSALS = {
     "head_mask": "a head mask",
 }
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
+_RECURRENT = "linear_attention"
 _MODES = {"greedy_search", "sample", "assisted_generation"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateGeometry:
+    """Shape of a model's recurrent states: indices of the ``layers``, value ``heads`` of each, key lanes ``dim`` and
+    value ``channels`` of a head.
+    """
+
+    layers: tuple[int, ...]
+    heads: int
+    dim: int
+    channels: int
+
+    def __str__(self) -> str:
+        """Readable in a sentence."""
+        return f"{len(self.layers)} layers of {self.heads} states of {self.dim} x {self.channels}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Shape of a model's cached state."""
+    """Shape of a model's cached state; ``layers`` counts those with a KV cache, ``states`` are its recurrent ones."""
 
     layers: int
     kv_heads: int
     head_dim: int
+    states: StateGeometry | None = None
 
     def __str__(self) -> str:
         """Readable in a sentence."""
-        return f"{self.layers} layers of {self.kv_heads} KV heads with head_dim {self.head_dim}"
+        text = f"{self.layers} layers of {self.kv_heads} KV heads with head_dim {self.head_dim}"
+        return text if self.states is None else f"{text} and {self.states}"
+
+    @property
+    def depth(self) -> int:
+        """Layers in all."""
+        return self.layers + (len(self.states.layers) if self.states is not None else 0)
 
 
 def model_geometry(model: Any) -> Geometry:
@@ -44,7 +69,10 @@ def model_geometry(model: Any) -> Geometry:
         "attention sinks": any(name.endswith(".sinks") for name, _ in model.named_parameters()),
         "its own attention code, which computes on cached keys": kind == "falcon",
     }
+    states = _state_geometry(model, config)
     others = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if states is not None:
+        others.discard(_RECURRENT)
     reasons[f"layers of type {', '.join(sorted(others))}"] = bool(others)
     for reason, present in reasons.items():
         if present:
@@ -54,10 +82,30 @@ def model_geometry(model: Any) -> Geometry:
             )
     heads = config.num_attention_heads
     return Geometry(
-        layers=config.num_hidden_layers,
+        layers=config.num_hidden_layers - (len(states.layers) if states is not None else 0),
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        states=states,
     )
+
+
+def _state_geometry(model: Any, config: Any) -> StateGeometry | None:
+    """Shape of a model's Gated DeltaNet states; None where it has none."""
+    layers = recurrent_layers(config)
+    if not layers or rules_of(model) is None:
+        return None
+    return StateGeometry(
+        layers=layers,
+        heads=config.linear_num_value_heads,
+        dim=config.linear_key_head_dim,
+        channels=config.linear_value_head_dim,
+    )
+
+
+def recurrent_layers(config: Any) -> tuple[int, ...]:
+    """Indices of the layers that a text configuration calls linear attention."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return tuple(index for index, kind in enumerate(kinds) if kind == _RECURRENT)
 
 
 def check_head_dim(wanted: int, available: int) -> None:

@@ -38,6 +38,15 @@ class ModelSource:
     """Called with the unpacked `members`, in order, and the empty folder that it fills."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShippedModel:
+    """A model whose Hugging Face folder is part of this package."""
+
+    name: str
+    description: str
+    licence: str
+
+
 class LoadedModel(NamedTuple):
     """A float model in evaluation mode, its tokenizer, and where they came from.
 
@@ -81,18 +90,32 @@ MODELS: dict[str, ModelSource] = {
 }
 
 
+SHIPPED: dict[str, ShippedModel] = {
+    source.name: source
+    for source in (
+        ShippedModel(
+            name="hybrid-tiny",
+            description="bytes, 3 Gated DeltaNet layers of 2 states of 64 x 64, 1 softmax layer of 4 KV heads of 64",
+            licence="Apache-2.0",
+        ),
+    )
+}
+
+
 def model_folder(name: str) -> Path:
-    """Where the registered model `name` lies once fetched. Raises UnknownNameError."""
+    """Where the registered model `name` lies, once fetched if it is not shipped. Raises UnknownNameError."""
+    if name in SHIPPED:
+        return Path(__file__).parent / "shipped" / name
     if name not in MODELS:
         raise UnknownNameError(
-            f"There is no model '{name}': use one of {', '.join(MODELS)}, or the path of a Hugging Face folder or a "
-            ".gguf file."
+            f"There is no model '{name}': use one of {', '.join((*MODELS, *SHIPPED))}, or the path of a Hugging Face "
+            "folder or a .gguf file."
         )
     return models_folder() / name
 
 
 def is_fetched(name: str) -> bool:
-    """Whether the registered model `name` is in the cache, converted."""
+    """Whether the registered model `name` is in the cache, converted, or shipped."""
     return model_folder(name).is_dir()
 
 
@@ -124,7 +147,7 @@ def load_model(name_or_path: str | Path) -> LoadedModel:
     three, StoreError for a folder or file that transformers cannot open.
     """
     name = str(name_or_path)
-    if name in MODELS:
+    if name in MODELS or name in SHIPPED:
         return _load_folder(fetch_model(name), name)
     try:
         path = Path(name).expanduser()

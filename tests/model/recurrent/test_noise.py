@@ -54,3 +54,9 @@ def test_lanes_take_wrapped_bytes_and_are_uniform() -> None:
     words, _ = noise.advance(torch.tensor([12345]), 20000)
     mean = noise.lanes(words, 8).double().mean((0, 1))
     assert float((mean - 127.5).abs().max()) < 3
+
+
+def test_the_register_after_a_pass_is_that_of_the_walk() -> None:
+    state = torch.tensor([1, 0x80200003, 123456789])
+    for rows in (1, 64):
+        assert torch.equal(noise.after(state, rows), noise.advance(state, rows)[1])

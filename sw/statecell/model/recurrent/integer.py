@@ -31,13 +31,17 @@ class Token:
     beta: Tensor
 
 
-def check(state: State, token: Token) -> None:
-    """Raise RecurrentError, before anything has changed, if the token does not fit the state."""
+def check(state: State, token: Token, tokens: int | None = None) -> None:
+    """Raise RecurrentError, before anything has changed, if the token does not fit the state.
+
+    tokens: so many of them are in ``token``, along a first axis.
+    """
     h, r, d = state.heads, state.channels, state.geometry.head_dim
     shapes = {"q": (h, d), "k": (h, d), "b": (h, d), "v": (h, r), "decay": tuple(state.factor.shape), "beta": (h,)}
     limits = dict.fromkeys(("q", "k", "b", "v"), (-formats.VECTOR_MAX, formats.VECTOR_MAX))
     limits |= {"decay": (1, 1 << formats.DECAY_FRACTION), "beta": (0, (1 << formats.BETA_BITS) - 1)}
-    for name, shape in shapes.items():
+    for name, one in shapes.items():
+        shape = one if tokens is None else (tokens, *one)
         value = getattr(token, name)
         if tuple(value.shape) != shape:
             raise RecurrentError(f"{name} has shape {tuple(value.shape)}; this state needs {shape}")
@@ -53,6 +57,11 @@ def step(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
     log is full. scales: scale bytes int64 [H, R, groups] for the heads with Scales.SUPPLIED whose rows are written.
     """
     check(state, token)
+    return take(state, token, scales=scales)
+
+
+def take(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
+    """`step` for a token that `check` has seen."""
     at_once = state.modes.interval == 1
     if state.log is not None and bool((~at_once & (state.log.length >= state.modes.interval)).any()):
         raise RecurrentError("a head's log is full; COMMIT it before the next token")

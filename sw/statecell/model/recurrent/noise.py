@@ -36,6 +36,13 @@ def _tables(rows: int) -> Tensor:
     return table
 
 
+def after(state: Tensor, rows: int) -> Tensor:
+    """The registers [H] after a pass over ``rows`` rows, from the registers ``state`` int64 [H]."""
+    table = _tables(rows)[rows]
+    first, second, third, fourth = (table[b, (state >> 8 * b) & 255] for b in range(len(table)))
+    return first ^ second ^ third ^ fourth
+
+
 def advance(state: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """(register at each row [H, rows], register after the pass [H]) from the registers ``state`` int64 [H]."""
     table = _tables(rows)

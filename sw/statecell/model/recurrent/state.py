@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from statecell.model import quantise
+from statecell.model import quantise, rotate
 from statecell.model.recurrent.mode import Mode, RecurrentError, Rounding, Rule, Scales, Storage
 from statecell.model.rows import Rows
 from statecell.spec import formats
@@ -138,6 +138,12 @@ class State:
         power = power - formats.SCALE_BIAS - formats.CODE_BITS
         rows = self.codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]
         return rows.flatten(-2) * (self.factor.double() / ONE_FACTOR)[:, None]
+
+    def unrotated_values(self) -> Tensor:
+        """`values` on the key axis as it was before the rotation."""
+        stored, geometry = self.values(), self.geometry
+        back = stored @ rotate.hadamard(geometry.head_dim) * (2.0**geometry.rotate_shift / geometry.head_dim)
+        return torch.where(self.modes.rotate[:, None, None], back, stored)
 
     def energy(self) -> Tensor:
         """Squared norm of the stored rows, int64 [H] below 2^57, in 2^-12 LSB^2 (shift and factor not applied).

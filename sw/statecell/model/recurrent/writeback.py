@@ -45,7 +45,9 @@ def write_back(state: State, keys: Tensor, values: Tensor, moved: Tensor, *, sup
     codes, scale_bytes = quantise.wide_codes(factor.divided(keys, after[:, None]), state.geometry)
     update = add(state, codes, scale_bytes.squeeze(-1), values, octaves)
     scales, renewed = choose(state, update, supplied, fresh)
-    words, register = noise.advance(state.noise, state.channels)
+    words, register = None, noise.after(state.noise, state.channels)
+    if bool(state.modes.stochastic.any()):
+        words, register = noise.advance(state.noise, state.channels)
     stored = requantise(state, update, scales, words)
     rows = moved[:, None, None]
     state.codes = stored if bool(moved.all()) else torch.where(rows[..., None], stored, state.codes)
@@ -129,8 +131,11 @@ def choose(state: State, update: Update, supplied: Tensor | None, fresh: bool) -
     return chosen, ~keep & ~renew & ~given
 
 
-def requantise(state: State, update: Update, scales: Tensor, words: Tensor) -> Tensor:
-    """Codes of the updated lanes at ``scales``; int32 [H, R, groups, group]. words: noise registers int64 [H, R]."""
+def requantise(state: State, update: Update, scales: Tensor, words: Tensor | None) -> Tensor:
+    """Codes of the updated lanes at ``scales``; int32 [H, R, groups, group].
+
+    words: noise registers int64 [H, R], which stochastic rounding needs.
+    """
     modes, geometry = state.modes, state.geometry
     ratio = _RATIOS[update.mantissa, scales & 7]
     ratio = torch.where((scales >= 128) ^ update.turned, -ratio, ratio).to(torch.int32)
@@ -141,7 +146,7 @@ def requantise(state: State, update: Update, scales: Tensor, words: Tensor) -> T
     right = (nearest + apart.clamp(1 - nearest, 30)).to(torch.int32)[..., None] + one_plane
     right = right.clamp(max=30)
     bias = 1 << (right - 1)
-    if bool(modes.stochastic.any()):
+    if words is not None:
         random = noise.lanes(words, geometry.head_dim).unflatten(-1, (geometry.groups, geometry.group))
         spread = (random << right >> formats.NOISE_BITS).to(torch.int32)
         bias = torch.where(modes.stochastic[:, None, None, None], spread, bias)

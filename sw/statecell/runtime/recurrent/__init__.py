@@ -1,0 +1,1 @@
+"""Recurrent states of a transformers model in an engine."""

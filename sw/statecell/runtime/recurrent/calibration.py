@@ -1,0 +1,180 @@
+"""Measured once per model and kept: each recurrent head's decay, and the largest values and states it meets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
+from statecell.runtime.calibration import beside_weights
+from statecell.runtime.errors import CalibrationError, UnsupportedError
+from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
+from statecell.runtime.recurrent.engine import StateEngine
+from statecell.runtime.recurrent.layer import LayerPlan
+from statecell.runtime.recurrent.units import delta_tokens, delta_units
+from statecell.runtime.support import StateGeometry, model_geometry
+from statecell.store.paths import calibrations_folder
+from statecell.store.quiet import quiet_transformers
+
+_FORMAT = "statecell state calibration 1"
+_ARRAYS = ("decay", "value_peak", "state_peak")
+FILE = "states.safetensors"
+"""Name of a calibration beside the weights of a model."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateCalibration:
+    """Of every recurrent layer and value head, float32 [layers, H]: ``decay`` (geometric mean of g), ``value_peak`` and
+    ``state_peak`` (largest magnitudes of v and of a state's elements), on ``tokens`` tokens of ``text``.
+    """
+
+    model: str
+    text: str
+    tokens: int
+    decay: Tensor
+    value_peak: Tensor
+    state_peak: Tensor
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file; an older one is replaced only once the new one is whole."""
+        facts = {"model": self.model, "text": self.text, "tokens": self.tokens}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        save_file({name: getattr(self, name).float().contiguous() for name in _ARRAYS}, part,
+                  metadata={"format": _FORMAT, "facts": json.dumps(facts, sort_keys=True)})
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> StateCalibration:
+        """Read a file written by `save`. Raises CalibrationError where it is damaged or of another kind."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise CalibrationError(f"{path} is not a calibration of states ({_FORMAT} was expected); make one "
+                                           "with `statecell calibrate`")
+                arrays = {name: file.get_tensor(name) for name in _ARRAYS}
+                facts: dict[str, Any] = json.loads(metadata["facts"])
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise CalibrationError(f"{path} cannot be read as a calibration ({error}); make a new one") from error
+        shape = arrays["decay"].shape
+        whole = all(x.shape == shape and bool(torch.isfinite(x).all()) for x in arrays.values())
+        if len(shape) != 2 or not whole or bool(((arrays["decay"] <= 0) | (arrays["decay"] > 1)).any()):
+            raise CalibrationError(f"{path} holds a damaged calibration (decays in (0, 1] and finite peaks of one "
+                                   "shape were expected); make a new one")
+        return cls(**facts, **arrays)
+
+
+def state_path(fingerprint: str) -> Path:
+    """Where the user's own calibration of a model's states lies."""
+    return calibrations_folder() / f"{fingerprint[:32]}-states.safetensors"
+
+
+def known_states(model: Any, fingerprint: str) -> StateCalibration | None:
+    """The calibration of a model's states: the user's own, else the one beside its weights, else None."""
+    paths = [state_path(fingerprint), *beside_weights(model, FILE)]
+    return next((StateCalibration.load(path) for path in paths if path.is_file()), None)
+
+
+def plans(states: StateGeometry, engine: StateEngine, state_format: str,
+          calibration: StateCalibration | None) -> list[LayerPlan]:
+    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.MODES`.
+
+    Without a calibration the default stores every head in two planes, and units come from the first tokens. Raises
+    UnsupportedError for another format, CalibrationError for a calibration of another shape.
+    """
+    if state_format not in (DEFAULT, *MODES):
+        raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
+                               f"{', '.join(MODES)}.")
+    layers, heads = len(states.layers), states.heads
+    if calibration is None:
+        mode = MODES[SLOW if state_format == DEFAULT else state_format]
+        return [LayerPlan(modes=[mode] * heads, units=None)] * layers
+    if tuple(calibration.decay.shape) != (layers, heads):
+        raise CalibrationError(f"the calibration of {calibration.model} is for {tuple(calibration.decay.shape)} layers "
+                               f"and heads, the model has {(layers, heads)}; calibrate this model")
+    modes = default_modes(calibration.decay.flatten().tolist(), engine.geometry) if state_format == DEFAULT else \
+        [MODES[state_format]] * (layers * heads)
+    return [LayerPlan(modes=modes[i * heads:(i + 1) * heads],
+                      units=delta_units(calibration.value_peak[i], calibration.state_peak[i], states.dim))
+            for i in range(layers)]
+
+
+def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: str, window: int = 4096,
+                     progress: Callable[[int, int], None] | None = None) -> StateCalibration:
+    """Measure a calibration: the float model reads ``token_ids`` in fresh windows; ``progress`` counts tokens.
+
+    A state's peak is taken from the states at the ends of blocks of at most 64 tokens. Raises CalibrationError without
+    tokens, UnsupportedError for a model without Gated DeltaNet layers, NotFiniteError for NaN or infinity.
+    """
+    module, states = rules_of(model), model_geometry(model).states
+    if module is None or states is None:
+        raise UnsupportedError(f"a model of type {model.config.model_type} has no Gated DeltaNet layers, so there are "
+                               "no states to calibrate")
+    if not len(token_ids):
+        raise CalibrationError("the calibration text has no tokens, some thousands were expected; give a longer text")
+    seen = _Seen(len(states.layers))
+    originals = [getattr(module, function) for function in FUNCTIONS]
+    for function in FUNCTIONS:
+        setattr(module, function, seen.recorder(originals[0]))
+    try:
+        for begin in range(0, len(token_ids), window):
+            ids = torch.tensor([list(token_ids[begin:begin + window])])
+            with torch.inference_mode(), quiet_transformers():
+                model(ids, use_cache=False)
+            if progress is not None:
+                progress(min(begin + window, len(token_ids)), len(token_ids))
+    finally:
+        for function, original in zip(FUNCTIONS, originals, strict=True):
+            setattr(module, function, original)
+    return StateCalibration(
+        model=name, text=text, tokens=len(token_ids),
+        decay=torch.stack([x.exp() for x in seen.log_decay]),
+        value_peak=torch.stack(seen.value_peak), state_peak=torch.stack(seen.state_peak))
+
+
+class _Seen:
+    """What the recurrences of a model have met, one entry a layer, in the order of their calls."""
+
+    _BLOCK = 64
+
+    def __init__(self, layers: int) -> None:
+        self._layers, self._calls = layers, 0
+        self._tokens = 0
+        self.log_decay: list[Tensor] = [torch.zeros(1)] * layers
+        self.value_peak: list[Tensor] = [torch.zeros(1)] * layers
+        self.state_peak: list[Tensor] = [torch.zeros(1)] * layers
+
+    def recorder(self, chunked: Callable) -> Callable:
+        """A recurrence that computes block by block with `chunked` and looks at the state after each."""
+
+        def record(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **named: Any) -> Any:
+            layer = self._calls % self._layers
+            self._calls += 1
+            tokens = delta_tokens(query, key, value, g, beta, layer)
+            mean = tokens.decay[..., 0].log().mean(0)
+            weight = len(tokens) / (self._tokens + len(tokens)) if self._tokens else 1.0
+            self.log_decay[layer] = torch.lerp(self.log_decay[layer].double().expand_as(mean), mean, weight)
+            if layer == self._layers - 1:
+                self._tokens += len(tokens)
+            self.value_peak[layer] = torch.maximum(self.value_peak[layer], tokens.v.abs().amax((0, 2)))
+            state = named.pop("initial_state", None)
+            named.pop("output_final_state", None)
+            outputs = []
+            for begin in range(0, value.shape[1], self._BLOCK):
+                part = slice(begin, begin + self._BLOCK)
+                out, state = chunked(query[:, part], key[:, part], value[:, part], g=g[:, part], beta=beta[:, part],
+                                     initial_state=state, output_final_state=True, **named)
+                outputs.append(out)
+                self.state_peak[layer] = torch.maximum(self.state_peak[layer], state[0].abs().amax((1, 2)).double())
+            return torch.cat(outputs, 1), state
+
+        return record

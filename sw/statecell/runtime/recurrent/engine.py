@@ -1,0 +1,69 @@
+"""What the transformers glue asks of whoever keeps recurrent states: a device, or the integer model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode, Rule
+from statecell.spec.geometry import Geometry
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateShape:
+    """What the heads of a group have in common: their recurrence, value channels R, one decay a head or one a lane."""
+
+    rule: Rule
+    channels: int
+    lane_decay: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateCounters:
+    """Totals over all groups: tokens taken (one a head), rows read, rows written (low planes too), write-backs of a
+    log, tokens whose write was skipped because they were frozen, and groups of rows that took a new scale.
+    """
+
+    tokens: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    commits: int = 0
+    skipped: int = 0
+    rescaled: int = 0
+
+
+class StateEngine(Protocol):
+    """Groups of heads with their states. A group is what one layer of one batch keeps, and takes tokens in step.
+
+    Every method may raise the engine's own named errors.
+    """
+
+    @property
+    def geometry(self) -> Geometry:
+        """Of the array that holds the state rows; ``head_dim`` is their lanes d."""
+
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+        """Open a group of empty states, one a mode, each with its state shift (`model.recurrent.host.Units`)."""
+
+    def free_states(self, groups: Sequence[int]) -> None:
+        """Give groups back."""
+
+    def step(self, group: int, tokens: Token) -> Tensor:
+        """Take tokens (tensors [T, H, ...]) one after the other; the read-outs o, int64 [T, H, R].
+
+        A head whose log is full after a token is written back before the next one (COMMIT). Raises RecurrentError for
+        tokens that do not fit, before the first of them has changed anything.
+        """
+
+    def snapshot(self, group: int) -> Any:
+        """Codes, scales, residual planes, factors, noise and log as they are now; valid as long as the group."""
+
+    def restore(self, group: int, snapshot: Any) -> None:
+        """Back to a snapshot of this group, which stays valid."""
+
+    def counters(self) -> StateCounters:
+        """Totals so far. A restore takes nothing back: what was done was done."""

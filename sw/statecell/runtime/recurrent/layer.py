@@ -1,0 +1,192 @@
+"""One recurrent layer of a cache, and the handle that stands for its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import LinearAttentionLayer
+
+from statecell.model.recurrent.host import Units
+from statecell.model.recurrent.mode import Mode, RecurrentError
+from statecell.runtime.errors import CacheStateError, UnsupportedError, other_batch
+from statecell.runtime.recurrent.engine import StateEngine, StateShape
+from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers, repeated
+
+
+class StateHandle:
+    """Stands for a layer's stored states on their way to the recurrence; as a tensor it raises UnsupportedError."""
+
+    __slots__ = ("layer",)
+
+    def __init__(self, layer: StateLayer) -> None:
+        self.layer = layer
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse tensor attributes and methods."""
+        raise _computes_on_states(name)
+
+    def __getitem__(self, _: object) -> NoReturn:
+        """Refuse indexing."""
+        raise _computes_on_states("indexing")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
+        """Refuse torch functions."""
+        raise _computes_on_states(getattr(function, "__name__", str(function)))
+
+
+def _computes_on_states(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the model computes on its recurrent state itself ({what}), but it is stored in the engine only; use a model "
+        "with Gated DeltaNet layers, or detach the engine"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPlan:
+    """How the heads of one layer are stored; units None takes them from the first tokens.
+
+    ``modes``: of one sequence's heads, for all sequences, or of every sequence's, one after the other.
+    """
+
+    modes: Sequence[Mode]
+    units: Units | None
+
+
+@dataclass(eq=False, kw_only=True)
+class StateStore:
+    """What the recurrent layers of one cache share. ``fault`` says why the states can no longer be used."""
+
+    engine: StateEngine
+    groups: list[int] = field(default_factory=list)
+    fault: str | None = None
+
+    def step(self, group: int, tokens: Any) -> Tensor:
+        """A step of the engine; any error but a refusal leaves a state that nobody knows."""
+        if self.fault is not None:
+            raise CacheStateError(f"this cache cannot be used: {self.fault}; start a new one")
+        try:
+            return self.engine.step(group, tokens)
+        except RecurrentError:
+            raise
+        except BaseException as error:
+            self.fault = f"a recurrent step ended early with {type(error).__name__}"
+            raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembered:
+    """A layer as it was: the engine's snapshot and the convolution's last inputs; None where there were none."""
+
+    snapshot: Any
+    group: int | None
+    convolution: Tensor | None
+
+
+class StateLayer(LinearAttentionLayer):
+    """One layer: a group of the engine with a state per sequence and value head, opened at the first tokens.
+
+    The inputs of the short convolution stay on the host.
+    """
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, store: StateStore, index: int, plan: LayerPlan) -> None:
+        super().__init__()
+        self.store, self.index, self.plan = store, index, plan
+        self.group: int | None = None
+        self.batch = 0
+        self.units: Units | None = None
+
+    @property
+    def handle(self) -> StateHandle:
+        """What the model gets for the state."""
+        return StateHandle(self)
+
+    def update_recurrent_state(self, recurrent_states: Any, state_idx: int = 0, **_: Any) -> Any:
+        """Nothing to store: the engine has it already. Raises UnsupportedError for a tensor."""
+        if not isinstance(recurrent_states, StateHandle) or recurrent_states.layer is not self:
+            raise UnsupportedError(
+                f"layer {self.index} computed its recurrent state on the host, but it belongs into the engine; detach "
+                "the engine for this model"
+            )
+        return recurrent_states
+
+    def rule(self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+        """The gated delta rule over new tokens (shapes as in `units.delta_tokens`); returns [B, T, H, R].
+
+        Raises NotFiniteError, CacheStateError for another batch, UnsupportedError for another width, before anything
+        is stored.
+        """
+        batch, _, heads, channels = value.shape
+        tokens = delta_tokens(query, key, value, g, beta, self.index)
+        if self.group is None:
+            self._open(batch, heads, channels, tokens.v, key.shape[-1])
+        if batch != self.batch:
+            raise other_batch(batch, self.batch)
+        assert self.group is not None and self.units is not None
+        o = self.store.step(self.group, integers(self.units, tokens, batch))
+        out: Tensor = repeated(self.units, batch).output(o).unflatten(1, (batch, heads))
+        return out.transpose(0, 1).to(value.dtype).to(value.device)
+
+    def _open(self, batch: int, heads: int, channels: int, values: Tensor, dim: int) -> None:
+        engine, plan = self.store.engine, self.plan
+        if dim != engine.geometry.head_dim:
+            raise UnsupportedError(f"layer {self.index} has keys of {dim} lanes, the engine's state rows have "
+                                   f"{engine.geometry.head_dim}; open a device configuration with head_dim {dim}")
+        peak = values.abs().amax((0, 2)).unflatten(0, (batch, heads)).amax(0)
+        units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
+        shape = StateShape(rule=units.rule, channels=channels)
+        modes = list(plan.modes) * (batch * heads // len(plan.modes))
+        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist())
+        self.store.groups.append(self.group)
+        self.batch, self.units = batch, units
+
+    def remember(self) -> Remembered:
+        """What `go_back` needs to take back whatever comes after this call."""
+        convolution = self.conv_states[0] if self.has_previous_state[0] else None
+        return Remembered(
+            snapshot=None if self.group is None else self.store.engine.snapshot(self.group), group=self.group,
+            convolution=None if convolution is None else convolution.clone())
+
+    def go_back(self, before: Remembered) -> None:
+        """The layer as it was when `before` was taken."""
+        if before.group is None:
+            self.forget()
+        else:
+            self.store.engine.restore(before.group, before.snapshot)
+        self._set_convolution(before.convolution)
+
+    def forget(self) -> None:
+        """Free the states."""
+        if self.group is not None:
+            self.store.groups.remove(self.group)
+            self.store.engine.free_states([self.group])
+        self.group, self.batch, self.units = None, 0, None
+
+    def reset(self) -> None:
+        """The layer as it was before the first token."""
+        self.forget()
+        self._set_convolution(None)
+
+    def _set_convolution(self, inputs: Tensor | None) -> None:
+        """The convolution's last inputs; transformers' own reset would write into tensors of inference mode."""
+        self.conv_states[0] = None if inputs is None else inputs.clone()
+        self.is_conv_states_initialized[0] = self.has_previous_state[0] = inputs is not None
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuse to take tokens out of a state."""
+        if tokens_to_remove:
+            raise UnsupportedError(
+                "tokens cannot be taken out of a recurrent state again, so this cache cannot be cropped; start a new "
+                "one with the text up to there"
+            )
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Refuse beam search."""
+        raise UnsupportedError("beam search reorders the cache, which states do not allow; use num_beams=1")

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statecell.evaluate.needle import needle
+from statecell.runtime.errors import UnsupportedError
+from tests.hybrid_folder import make_hybrid_folder
+from tests.small_folder import make_folder
+from tests.train.small import text
+
+
+def test_needles(tmp_path: Path) -> None:
+    folder, source = make_hybrid_folder(tmp_path / "small"), tmp_path / "text.txt"
+    source.write_bytes(bytes(text().tolist()))
+    rows = needle(str(folder), str(source), states=["fp32", "int4"], distances=[16, 64], words=2)
+    assert [(row.distance, row.state) for row in rows] == [(16, "fp32"), (16, "int4"), (64, "fp32"), (64, "int4")]
+    assert all(row.found == 0 and row.bits > 1 for row in rows)  # a random model knows no word
+    assert len({row.bits for row in rows}) == 4 and rows[0].bits != rows[0].bits_untold
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="has no recurrent states"):
+        needle(str(make_folder(tmp_path / "llama")), "persuasion")
+    with pytest.raises(UnsupportedError, match="'int3' is not known"):
+        needle("hybrid-tiny", "persuasion", states=["int3"])

@@ -1,0 +1,89 @@
+"""Small random hybrids of Gated DeltaNet and softmax layers, and exact states to put under them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Qwen3_5TextConfig, Qwen3NextConfig
+
+from statecell.model.recurrent import reference
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode
+from statecell.runtime.recurrent.engine import StateCounters, StateShape
+from statecell.spec import formats
+from statecell.spec.geometry import Geometry, config
+from tests.runtime.exact_engine import ExactEngine
+from tests.runtime.small_models import PAD, small_model
+
+HEAD_DIM = 32
+GEOMETRY = config("glassllm")
+_SHAPE: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": HEAD_DIM, "linear_key_head_dim": HEAD_DIM, "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "max_position_embeddings": 256, "initializer_range": 0.3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2,
+}
+CONFIGS: dict[str, Any] = {
+    "qwen3_5": lambda: Qwen3_5TextConfig(**_SHAPE),
+    "qwen3_5-nope": lambda: Qwen3_5TextConfig(
+        **_SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.0}),
+    "qwen3_next": lambda: Qwen3NextConfig(**_SHAPE, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
+                                          shared_expert_intermediate_size=32),
+}
+LINEAR = (0, 2)
+
+
+def hybrid(name: str = "qwen3_5") -> Any:
+    return small_model(config=CONFIGS[name]())
+
+
+class ExactStates:
+    """States in float64 over the same integers that the device gets."""
+
+    def __init__(self, geometry: Geometry = GEOMETRY) -> None:
+        self.geometry = geometry
+        self.groups: dict[int, tuple[StateShape, Tensor]] = {}
+        self.modes: dict[int, list[Mode]] = {}
+        self.steps = 0
+        self._next = 0
+
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+        assert len(modes) == len(shift)
+        group, self._next = self._next, self._next + 1
+        state = torch.zeros(len(modes), shape.channels, self.geometry.head_dim, dtype=torch.float64)
+        self.groups[group], self.modes[group] = (shape, state), list(modes)
+        return group
+
+    def free_states(self, groups: Sequence[int]) -> None:
+        for group in groups:
+            del self.groups[group]
+
+    def step(self, group: int, tokens: Token) -> Tensor:
+        shape, state = self.groups[group]
+        key, beta = 2.0**-formats.KEY_FRACTION, 2.0**-formats.BETA_FRACTION
+        q, k, b = (x.double() * key for x in (tokens.q, tokens.k, tokens.b))
+        decay = tokens.decay.double() * 2.0**-formats.DECAY_FRACTION
+        run = reference.Sequence(q, k, b, tokens.v.double(), decay, tokens.beta.double() * beta)
+        o, state = reference.run(run, shape.rule, state)
+        self.groups[group] = (shape, state)
+        self.steps += len(tokens.k)
+        return torch.round(o * 2**formats.RECUR_FRACTION).long()
+
+    def snapshot(self, group: int) -> Any:
+        return self.groups[group]
+
+    def restore(self, group: int, snapshot: Any) -> None:
+        self.groups[group] = snapshot
+
+    def counters(self) -> StateCounters:
+        return StateCounters(tokens=self.steps)
+
+
+def exact_engine(**options: Any) -> ExactEngine:
+    engine = ExactEngine(HEAD_DIM, **options)
+    engine.states = ExactStates()
+    return engine
