@@ -13,6 +13,8 @@ from statecell_hw.array.arithmetic import larger, shared
 
 CODE_BITS = formats.SCALE_BITS - 1
 """Magnitude of a scale: exponent and mantissa."""
+NIBBLE = 4
+"""Bits, and nibbles of a magnitude, among which the leading one is found at once."""
 LEVELS = 2
 """Levels of the comparison tree between two registers."""
 
@@ -29,14 +31,27 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
 def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
     """The magnitude shifted up to its leading one, and where that was: the exponent."""
     bits = formats.VECTOR_BITS
-    shifted, top = shared(m, magnitude[:bits], "magnitude"), list[Value]()
-    step = bits >> 1
-    while step:
-        empty = shifted[bits - step:] == 0
-        shifted = shared(m, Mux(empty, shifted << step, shifted)[:bits], f"shifted_{step}")
-        top.insert(0, ~empty)
-        step >>= 1
-    return shifted, Cat(*top)
+    magnitude = shared(m, magnitude[:bits], "magnitude")
+    # which nibble leads, while each finds its own leading one: half the levels of a search bit by bit
+    nibbles = [magnitude[i:i + NIBBLE] for i in range(0, bits, NIBBLE)]
+    coarse = shared(m, _leading(Cat(n.any() for n in nibbles)), "leading_nibble")
+    fine = Signal(2, name="leading_bit")
+    shifted = Signal(bits, name="shifted")
+    with m.Switch(coarse):
+        for i, nibble in enumerate(nibbles):
+            with m.Case(i):
+                m.d.comb += [fine.eq(_leading(nibble)), shifted.eq(magnitude << (bits - NIBBLE * (i + 1)))]
+    raised = Signal(bits, name="raised")
+    with m.Switch(fine):
+        for i in range(NIBBLE):
+            with m.Case(i):
+                m.d.comb += raised.eq(shifted << (NIBBLE - 1 - i))
+    return raised, Cat(fine, coarse)
+
+
+def _leading(nibble: Value) -> Value:
+    """Place of the leading one of four bits; 0 if there is none."""
+    return Cat(nibble[3] | (~nibble[2] & nibble[1]), nibble[3] | nibble[2])
 
 
 def _code(m: Module, shifted: Value, exponent: Value) -> Signal:
