@@ -29,7 +29,9 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
 
 
 def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
-    """The magnitude shifted up to its leading one, and where that was: the exponent."""
+    """The magnitude shifted up by whole nibbles until its leading one is in the highest, and the exponent, the place
+    where that was.
+    """
     bits = formats.VECTOR_BITS
     magnitude = shared(m, magnitude[:bits], "magnitude")
     # which nibble leads, while each finds its own leading one: half the levels of a search bit by bit
@@ -41,12 +43,7 @@ def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
         for i, nibble in enumerate(nibbles):
             with m.Case(i):
                 m.d.comb += [fine.eq(_leading(nibble)), shifted.eq(magnitude << (bits - NIBBLE * (i + 1)))]
-    raised = Signal(bits, name="raised")
-    with m.Switch(fine):
-        for i in range(NIBBLE):
-            with m.Case(i):
-                m.d.comb += raised.eq(shifted << (NIBBLE - 1 - i))
-    return raised, Cat(fine, coarse)
+    return shifted, Cat(fine, coarse)
 
 
 def _leading(nibble: Value) -> Value:
@@ -55,11 +52,17 @@ def _leading(nibble: Value) -> Value:
 
 
 def _code(m: Module, shifted: Value, exponent: Value) -> Signal:
+    """The scale code: what the highest nibble still needs of the shift, then exponent and mantissa, rounded up."""
     bits = formats.VECTOR_BITS
     low = bits - 1 - formats.SCALE_MANTISSA
-    code = shared(m, Cat(shifted[low:-1], exponent) + shifted[:low].any(), "code")
+    raised = Signal(bits, name="raised")
+    with m.Switch(exponent[:2]):
+        for i in range(NIBBLE):
+            with m.Case(i):
+                m.d.comb += raised.eq(shifted << (NIBBLE - 1 - i))
+    below = shared(m, Cat(raised[low:-1], exponent), "below")
     limit = formats.SCALE_MAGNITUDE_MAX
-    return shared(m, Mux(code > limit, limit, code)[:CODE_BITS], "scale")
+    return shared(m, Mux(below >= limit, limit, below + raised[:low].any())[:CODE_BITS], "scale")
 
 
 class ScaleFinder(wiring.Component):

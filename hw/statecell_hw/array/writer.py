@@ -180,7 +180,7 @@ class Writer(wiring.Component):
 
         # issue: a query starts in the cycle that finds its scale, rows a cycle later
         promised = Signal(range(self.BUFFERS + 1))
-        go, starts, fresh, release, issued = (Signal() for _ in range(5))
+        go, row_goes, starts, fresh, release, issued = (Signal() for _ in range(6))
         settle = Signal(range(self._to_row))
         settled, query_clear = Signal(init=1), Signal(init=1)
         is_query, narrow = job.kind == Kind.QUERY, (job.kind != Kind.QUERY) & ~job.wide
@@ -200,6 +200,7 @@ class Writer(wiring.Component):
             # registers
             starts.eq((scaled[0] | (is_query & completes)) & (narrow | Mux(is_query, query_clear, settled))),
             go.eq(advance & (begun | starts)),
+            row_goes.eq(advance & ~is_query & (begun | (scaled[0] & (narrow | settled)))),  # go, of a row
             release.eq(advance & at_last),
             jobs.issued.eq(release),
         ]
@@ -210,13 +211,13 @@ class Writer(wiring.Component):
         m.d.sync += promised.eq(promised + self.take - release)
         with m.If(go):
             m.d.sync += word.eq(word + 1)
-            with m.If(narrow & (word == words - 1)):
-                m.d.sync += step.eq(step + 1)
             m.d.sync += [
                 begun.eq(~at_last),
                 at_last.eq((word == words - 2) & (~narrow | (step == formats.CANDIDATES - 1))),
             ]
-        with m.If(go & ~is_query):
+        with m.If(row_goes & narrow & (word == words - 1)):
+            m.d.sync += step.eq(step + 1)
+        with m.If(row_goes):
             m.d.sync += [
                 settle.eq(self._to_row - 1), settled.eq(0), query_clear.eq(self._to_row - 1 <= query_limit),
             ]
