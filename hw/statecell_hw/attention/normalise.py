@@ -169,16 +169,22 @@ class Normalise(wiring.Component):
             elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
+        # the table's two halves side by side: which of them counts is left to the next cycle
+        pieces = [{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE]
+        half = len(pieces) // 2
         table: Memory = Memory(
-            shape=INVERSE, depth=len(formats.INVERSE_TABLE),
-            init=[{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE],
+            shape=data.ArrayLayout(INVERSE, 2), depth=half,
+            init=[list(pair) for pair in zip(pieces[:half], pieces[half:], strict=True)],
             attrs={"rom_style": "logic"},  # a block RAM would be too slow in front of the multiplier
         )
         m.submodules.table = table
-        piece: Any = table.read_port(domain="comb")
+        read: Any = table.read_port(domain="comb")
         fraction = total[-1 - FRACTION_BITS:-1]
-        m.d.comb += piece.addr.eq(fraction[formats.INVERSE_FRACTION:])
-        base, slope = hold(stage, piece.data.base, "base"), hold(stage, piece.data.slope, "slope")
+        m.d.comb += read.addr.eq(fraction[formats.INVERSE_FRACTION:-1])
+        upper = hold(stage, fraction[-1], "upper")
+        base, slope = (
+            Mux(upper, *(hold(stage, read.data[i][name], f"{name}_{i}") for i in (1, 0))) for name in ("base", "slope")
+        )
         rest = hold(stage, fraction[:formats.INVERSE_FRACTION], "rest")
         base, less = hold(stage + 1, base, "base"), hold(stage + 1, slope * rest, "less")
         inverse = hold(stage + 2, (base - (less >> formats.INVERSE_FRACTION))[:formats.INVERSE_BITS], "inverse")
