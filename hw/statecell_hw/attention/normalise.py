@@ -28,6 +28,8 @@ INVERSE = data.StructLayout({
 SCALED_BITS = formats.OUTPUT_BITS + 1
 LOW_BITS = SCALED_BITS // 2
 """Low part of an element, multiplied by itself: a block multiplier takes the part or the rest, not the whole."""
+QUARTERS = 4
+"""Parts of the reciprocal table that are read side by side."""
 NORM_STAGES = 3
 """Registers of the shift that brings the sum's leading one to the top."""
 RECIPROCAL = 3
@@ -143,12 +145,15 @@ class Normalise(wiring.Component):
         ups: dict[int, tuple[int, Signal]] = {}  # whether the sum takes a step, and the stage in which that is known
         stage = 2
         for at in range(-2 * NORM_STAGES, 0, 2):
+            # the second step is looked at for both outcomes of the first, beside it
+            options, taken = [total], list[Value]()
             for step in steps[max(0, at + len(steps)):at + 2 + len(steps)]:
                 up = Signal(name=f"up_{step}")
-                m.d.comb += up.eq(~total[-step:].any())
-                total = Mux(up, Cat(Const(0, step), total[:-step]), total)
+                m.d.comb += up.eq(_choose(taken, [~option[-step:].any() for option in options]))
+                taken.append(up)
+                options += [Cat(Const(0, step), option[:-step]) for option in options]
                 ups[step] = stage, up
-            total = hold(stage, total, "sum")
+            total = hold(stage, _choose(taken, options), "sum")
             stage += 1
 
         # -- the elements, shifted likewise, a step in a cycle, while the reciprocal is worked out ---------------------
@@ -169,21 +174,22 @@ class Normalise(wiring.Component):
             elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
-        # the table's two halves side by side: which of them counts is left to the next cycle
+        # the table's quarters side by side: which of them counts is left to the next cycle
         pieces = [{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE]
-        half = len(pieces) // 2
+        depth = len(pieces) // QUARTERS
         table: Memory = Memory(
-            shape=data.ArrayLayout(INVERSE, 2), depth=half,
-            init=[list(pair) for pair in zip(pieces[:half], pieces[half:], strict=True)],
+            shape=data.ArrayLayout(INVERSE, QUARTERS), depth=depth,
+            init=[pieces[i::depth] for i in range(depth)],
             attrs={"rom_style": "logic"},  # a block RAM would be too slow in front of the multiplier
         )
         m.submodules.table = table
         read: Any = table.read_port(domain="comb")
         fraction = total[-1 - FRACTION_BITS:-1]
-        m.d.comb += read.addr.eq(fraction[formats.INVERSE_FRACTION:-1])
-        upper = hold(stage, fraction[-1], "upper")
+        m.d.comb += read.addr.eq(fraction[formats.INVERSE_FRACTION:-2])
+        quarter = hold(stage, fraction[-2:], "quarter")
         base, slope = (
-            Mux(upper, *(hold(stage, read.data[i][name], f"{name}_{i}") for i in (1, 0))) for name in ("base", "slope")
+            _choose(list(quarter), [hold(stage, read.data[i][name], f"{name}_{i}") for i in range(QUARTERS)])
+            for name in ("base", "slope")
         )
         rest = hold(stage, fraction[:formats.INVERSE_FRACTION], "rest")
         base, less = hold(stage + 1, base, "base"), hold(stage + 1, slope * rest, "less")
@@ -203,3 +209,11 @@ class Normalise(wiring.Component):
             buffer.w_data.eq(Cat(o[:formats.OUTPUT_BITS] for o in outputs)),
         ]
         return m
+
+
+def _choose(bits: list[Value], options: list[Value]) -> Value:
+    """The option with the number of these bits, from the lowest up. Combinational."""
+    if not bits:
+        return options[0]
+    half = len(options) // 2
+    return Mux(bits[-1], _choose(bits[:-1], options[half:]), _choose(bits[:-1], options[:half]))
