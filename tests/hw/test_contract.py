@@ -34,7 +34,7 @@ from statecell_hw.control.command import Command
 from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.control.drain import Drain
 from statecell_hw.control.ingest import Ingest
-from statecell_hw.control.passes import PassQueue
+from statecell_hw.control.passes import DEPTH, INTERVAL, PassQueue
 from statecell_hw.control.rawrows import RowReader
 from statecell_hw.control.responder import Answer, Responder
 from statecell_hw.control.vectors import Vectors
@@ -634,9 +634,13 @@ def test_pass_queue() -> None:
         for _ in range(30)
     ]
     passes = [word["pass_"] for word in words if word["good"]]
-    check(lambda: Started("start"), lambda _: passes, words, interval=1, seed=SEED)
+    # DEPTH ATTENDs wait: the last one comes in when the one before them has left the queue, which the first one does
+    # a cycle after it came.
+    cycles = INTERVAL * (len(words) - 1 - DEPTH) + 2
+    interval = Fraction(cycles, len(words) - 1)
+    check(lambda: Started("start"), lambda _: passes, words, interval=interval, seed=SEED)
     order = [{"lanes": p["lanes"]} for p in passes]
-    check(lambda: Started("order"), lambda _: order, words, interval=1, seed=SEED)
+    check(lambda: Started("order"), lambda _: order, words, interval=interval, seed=SEED)
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -769,7 +773,7 @@ PROOFS: dict[str, dict[str, Any]] = {
     "command": {"factory": Commands, "depth": 12, "reach": 1},
     "responder": {"factory": Responses, "depth": 10, "reach": 7, "always": True},  # a vector's response has 6 words
     "pass queue start": {"factory": lambda: Started("start"), "depth": 8},
-    "pass queue order": {"factory": lambda: Started("order"), "depth": 8, "always": True},
+    "pass queue order": {"factory": lambda: Started("order"), "depth": 10, "always": True},
     # The words of a tile are its normaliser's and those of a device its framer's or encoder's, whatever all the rest
     # does.
     "tile": {

@@ -174,7 +174,8 @@ class Normalise(wiring.Component):
             elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
-        # the table's quarters side by side: which of them counts is left to the next cycle
+        # The table's quarters side by side: which of them counts is left to the next cycle; of the slope, which goes
+        # into the multiplier there, only which half.
         pieces = [{"base": base - LEAST, "slope": slope} for base, slope in formats.INVERSE_TABLE]
         depth = len(pieces) // QUARTERS
         table: Memory = Memory(
@@ -187,10 +188,12 @@ class Normalise(wiring.Component):
         fraction = total[-1 - FRACTION_BITS:-1]
         m.d.comb += read.addr.eq(fraction[formats.INVERSE_FRACTION:-2])
         quarter = hold(stage, fraction[-2:], "quarter")
-        base, slope = (
-            _choose(list(quarter), [hold(stage, read.data[i][name], f"{name}_{i}") for i in range(QUARTERS)])
-            for name in ("base", "slope")
-        )
+        base = _choose(list(quarter), [hold(stage, read.data[i].base, f"base_{i}") for i in range(QUARTERS)])
+        slopes = [
+            hold(stage, Mux(fraction[-2], read.data[i + 1].slope, read.data[i].slope), f"slope_{i}")
+            for i in range(0, QUARTERS, 2)
+        ]
+        slope = _choose([quarter[-1]], slopes)
         rest = hold(stage, fraction[:formats.INVERSE_FRACTION], "rest")
         base, less = hold(stage + 1, base, "base"), hold(stage + 1, slope * rest, "less")
         inverse = hold(stage + 2, (base - (less >> formats.INVERSE_FRACTION))[:formats.INVERSE_BITS], "inverse")

@@ -15,6 +15,9 @@ from statecell_hw.layouts import pass_layout
 DEPTH = 4
 """ATTENDs that may wait: one with its queries in the shadow registers, others behind it."""
 
+INTERVAL = 3
+"""Cycles from one ATTEND to the next, if nothing waits: out of the queue, its queries counted, started."""
+
 
 def attend_layout(g: Geometry) -> data.StructLayout:
     """An ATTEND that sent `sent` query vectors to the row writer; only a `good` one becomes the pass `pass_`."""
@@ -30,7 +33,7 @@ class PassQueue(wiring.Component):
     """Starts passes in the order of their commands, each when all its queries have arrived in its tile.
 
     An ATTEND that failed after it had sent queries goes the same way, but ends in `drop`, which frees the tile's shadow
-    registers. Latency to `start`: 1 cycle from the last query, 3 from `i`, 3 from the ATTEND before.
+    registers. Latency to `start`: 1 cycle from the last query, 3 from `i`; interval INTERVAL.
 
     Members
     -------
