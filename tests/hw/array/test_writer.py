@@ -80,8 +80,8 @@ def run(dut: Writer, jobs: list[Job], *, pause: float, stall: float, delay: int,
         seed: int) -> tuple[list[int], list[Event]]:
     """Cycles in which the vectors' last words went in, and what came out.
 
-    ``pause``: probability that a word waits; ``stall``: that query_ready stays low, after each query, another cycle; ``delay``: cycles from the promise
-    of a vector to its first word at the earliest, as the rotation has.
+    ``pause``: probability that a word waits; ``stall``: that query_ready, which a query clears, stays low for a cycle
+    more; ``delay``: cycles from the promise of a vector to its first word at the earliest, as the rotation has.
     """
     g = dut.geometry
     rng = random.Random(seed)
