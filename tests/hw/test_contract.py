@@ -184,9 +184,11 @@ def test_cobs_encoder() -> None:
     frames = stuffed(random.Random(SEED))
     wire = list(b"".join(cobs.encode(data) for data in frames))
     words = frame_bytes(frames)
-    # A cycle for each byte in, each byte out, and each block; the last frame's two blocks leave after its last byte.
+    # A cycle for each byte in, each byte out, each block, and each byte but zeros to come out of the memory; the last
+    # frame's two blocks leave after its last byte.
     blocks = sum(len(cobs.encode(data)) - 1 - sum(byte != 0 for byte in data) for data in frames)
-    cycles = len(words) + len(wire) + blocks - 1 - (len(cobs.encode(frames[-1])) + 2)
+    stored = sum(byte != 0 for data in frames[:-1] for byte in data)
+    cycles = len(words) + len(wire) + blocks + stored - 1 - (len(cobs.encode(frames[-1])) + 2)
     check(CobsEncoder, lambda _: wire, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 
@@ -250,8 +252,8 @@ def test_answers() -> None:
     bodies = [rng.randbytes(16 * blocks) for blocks in (1, 5, 1, 3)]
     words = [word for body in bodies for word in words_of(frame.seal(body, G.link_bytes), G.link_bytes)]
     due = frame_bytes([body + frame.seal(body, 4)[-4:] for body in bodies])
-    # Each byte is stored and sent, an answer begins with a cycle of rest; the last one is only stored.
-    cycles = sum(1 + 2 * (len(body) + 4) for body in bodies) - (len(bodies[-1]) + 4) - 1 - G.link_bytes
+    # Each byte is stored and sent, a cycle of rest before either; the last answer is only stored.
+    cycles = sum(2 + 2 * (len(body) + 4) for body in bodies) - (len(bodies[-1]) + 5) - 1 - G.link_bytes
     check(Asked, lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 
@@ -622,8 +624,13 @@ def test_responder() -> None:
                 words.append({"to": 1, "vectors": {"data": word, "block": exponents[index // G.vector_words]}})
             body += b"".join(word.to_bytes(G.link_bytes, "little") for word in vectors) + frame.pad(bytes(exponents))
         due += words_of(body, G.link_bytes)
-    # A word out in each cycle but the one in which a command comes in behind the last row of another.
-    interval = Fraction(len(due) + answers.count(Answer.ROWS) - 1, len(words) - 1)
+    # A word out in each cycle but in the two in which a command comes in behind the last row of another, in the second
+    # of them behind a vector, as the block of exponents leaves in the first, in one behind a header without more, and
+    # in one before each word of a table.
+    rests = answers.count(Answer.NOTHING) + 2 * answers.count(Answer.ROWS) + answers.count(Answer.VECTORS)
+    for answer, size in ((Answer.INFO, 4 * len(INFO_FIELDS)), (Answer.COUNTERS, 8 * len(COUNTER_FIELDS))):
+        rests += answers.count(answer) * size // G.link_bytes
+    interval = Fraction(len(due) + rests - 1, len(words) - 1)
     check(Responses, lambda _: due, words, interval=interval, seed=SEED)
 
 
