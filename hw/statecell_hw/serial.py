@@ -52,7 +52,9 @@ class SerialCell(wiring.Component):
         self.cell = StateCell(g, build_hash=build_hash, multiplier=multiplier, serial=link)
         self.decoder, self.encoder = CobsDecoder(), CobsEncoder()
         self.intake, self.answers = Intake(g, link), Answers(g, link)
-        # link words and bytes of answers wait a cycle between blocks that would else decide on each other's enables
+        # bytes of requests and answers, and link words, wait a cycle between blocks that would else decide on each
+        # other's enables
+        self.part = Stage(self.decoder.o.payload.shape())
         self.request = Stage(self.cell.i.payload.shape())
         self.word = Stage(self.cell.o.payload.shape())
         self.byte = Stage(self.answers.o.payload.shape())
@@ -79,11 +81,13 @@ class SerialCell(wiring.Component):
         m.submodules.encoder = encoder
         m.submodules.intake = intake
         m.submodules.answers = answers
+        m.submodules.part = part = self.part
         m.submodules.request = request = self.request
         m.submodules.word = word = self.word
         m.submodules.byte = byte = self.byte
         wiring.connect(m, wiring.flipped(self.i), decoder.i)
-        wiring.connect(m, decoder.o, intake.i)
+        wiring.connect(m, decoder.o, part.i)
+        wiring.connect(m, part.o, intake.i)
         wiring.connect(m, intake.o, request.i)
         wiring.connect(m, request.o, cell.i)
         wiring.connect(m, cell.o, word.i)
@@ -108,7 +112,7 @@ class SerialCell(wiring.Component):
             self.connected.eq(answers.connected),
             self.link.eq(intake.session != 0),
             self.sending.eq(~answers.idle | byte.o.valid | ~encoder.idle),
-            self.busy.eq(~intake.idle | cell.link.answering | self.sending),
+            self.busy.eq(part.o.valid | ~intake.idle | cell.link.answering | self.sending),
         ]
         with m.If(connect):
             m.d.sync += self.divisor.eq(cell.link.divisor)
