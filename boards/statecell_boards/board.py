@@ -39,7 +39,7 @@ class Board:
     pnr: options of place and route that name the part; pack: options of the bitstream packer.
     seeds: seeds of place and route to try, the best first.
     serial: buffers of the serial link.
-    multiplier: form of the array's multipliers.
+    multiplier: forms of the array's multipliers.
     programmer: board name of openFPGALoader; load: its options beside board and file; interface: how the UART reaches
       the host.
     """

@@ -19,5 +19,6 @@ BOARD = Board(
     button=("rst", 0),
     programmer="ecpix5",
     interface="USB (FT2232)",
+    multiplier="mixed",
     pnr=("--um5g-85k", "--package", "CABGA554", "--speed", "8"),
 )

@@ -22,6 +22,7 @@ BOARD = Board(
     button=("button", 0),
     programmer="orangeCrab",
     interface="3.3 V serial adapter on GPIO 0 and 1",
+    multiplier="mixed",
     pnr=("--85k", "--package", "CSFBGA285", "--speed", "8"),
     pack=("--compress", "--freq", "38.8"),
 )

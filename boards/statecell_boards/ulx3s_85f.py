@@ -19,5 +19,6 @@ BOARD = Board(
     button=("button_fire", 0),
     programmer="ulx3s",
     interface="USB (FT231X)",
+    multiplier="mixed",
     pnr=("--85k", "--package", "CABGA381", "--speed", "6"),
 )

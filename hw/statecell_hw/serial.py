@@ -52,7 +52,10 @@ class SerialCell(wiring.Component):
         self.cell = device_of(g, build_hash=build_hash, multiplier=multiplier, serial=link)
         self.decoder, self.encoder = CobsDecoder(), CobsEncoder()
         self.intake, self.answers = Intake(g, link), Answers(g, link)
-        # a link word and a byte of an answer each wait a cycle where memories on both sides would be too far apart
+        # bytes of requests and answers, and link words, wait a cycle between blocks that would else decide on each
+        # other's enables
+        self.part = Stage(self.decoder.o.payload.shape())
+        self.request = Stage(self.cell.i.payload.shape())
         self.word = Stage(self.cell.o.payload.shape())
         self.byte = Stage(self.answers.o.payload.shape())
         wire = stream.Signature(BYTE_BITS)
@@ -78,33 +81,40 @@ class SerialCell(wiring.Component):
         m.submodules.encoder = encoder
         m.submodules.intake = intake
         m.submodules.answers = answers
+        m.submodules.part = part = self.part
+        m.submodules.request = request = self.request
         m.submodules.word = word = self.word
         m.submodules.byte = byte = self.byte
         wiring.connect(m, wiring.flipped(self.i), decoder.i)
-        wiring.connect(m, decoder.o, intake.i)
-        wiring.connect(m, intake.o, cell.i)
+        wiring.connect(m, decoder.o, part.i)
+        wiring.connect(m, part.o, intake.i)
+        wiring.connect(m, intake.o, request.i)
+        wiring.connect(m, request.o, cell.i)
         wiring.connect(m, cell.o, word.i)
         wiring.connect(m, word.o, answers.i)
         wiring.connect(m, intake.repeat, answers.repeat)
         wiring.connect(m, answers.o, byte.i)
         wiring.connect(m, byte.o, encoder.i)
         wiring.connect(m, encoder.o, wiring.flipped(self.o))
+        # a cycle late; the request that they tell of is still there
+        connect = Signal()
+        m.d.sync += [
+            self.accepted.eq(cell.link.accepted), self.rejected.eq(cell.link.rejected), connect.eq(cell.link.connect),
+        ]
         m.d.comb += [
-            intake.accepted.eq(cell.link.accepted),
-            intake.rejected.eq(cell.link.rejected),
-            intake.connect.eq(cell.link.connect),
+            intake.accepted.eq(self.accepted),
+            intake.rejected.eq(self.rejected),
+            intake.connect.eq(connect),
             intake.token.eq(cell.link.token),
             cell.link.session.eq(intake.session),
             answers.begin.eq(intake.begin),
             answers.sequence.eq(intake.sequence),
             self.connected.eq(answers.connected),
-            self.accepted.eq(cell.link.accepted),
-            self.rejected.eq(cell.link.rejected),
             self.link.eq(intake.session != 0),
             self.sending.eq(~answers.idle | byte.o.valid | ~encoder.idle),
-            self.busy.eq(~intake.idle | cell.link.answering | self.sending),
+            self.busy.eq(part.o.valid | ~intake.idle | cell.link.answering | self.sending),
         ]
-        with m.If(cell.link.connect):
+        with m.If(connect):
             m.d.sync += self.divisor.eq(cell.link.divisor)
         return m
 

@@ -28,16 +28,18 @@ class Stage(wiring.Component):
         m = Module()
         # the word on offer, and one that came when it did not leave
         held, spare = (Signal.like(self.o.payload, name=name, reset_less=True) for name in ("held", "spare"))
-        full, moves = Signal(), Signal()
-        m.d.comb += [self.i.ready.eq(~full), self.o.payload.eq(held), moves.eq(~self.o.valid | self.o.ready)]
-        with m.If(~full):
+        # `ready` is ~full, a register of its own: both have far to go
+        full, ready, moves = Signal(), Signal(init=1), Signal()
+        m.d.comb += [self.i.ready.eq(ready), self.o.payload.eq(held), moves.eq(~self.o.valid | self.o.ready)]
+        with m.If(ready):
             m.d.sync += spare.eq(self.i.payload)
         with m.If(moves):
             m.d.sync += [
                 self.o.valid.eq(full | self.i.valid),
                 held.eq(Mux(full, spare, self.i.payload)),
                 full.eq(0),
+                ready.eq(1),
             ]
         with m.Elif(self.i.valid):
-            m.d.sync += full.eq(1)
+            m.d.sync += [full.eq(1), ready.eq(0)]
         return m

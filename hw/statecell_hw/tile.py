@@ -158,18 +158,21 @@ class Tile(wiring.Component):
         wiring.connect(m, wiring.flipped(self.query), dot.load)
         wiring.connect(m, normalise.o, wiring.flipped(self.o))
         started = Signal(range(PASSES + 1))
+        room = Signal(init=1)  # for a pass more
         claimed = Signal()
         active = self.pass_.payload.active
         m.d.comb += [
-            rows.allowed.eq((started != PASSES) & ((dot.full & active) == active)),
+            rows.allowed.eq(room & (dot.full | ~active).all()),
             self.query_ready.eq(dot.load_ready),
             # between acceptance and swap the shadows are the accepted pass's: lane 0 lets no other query in
             dot.drop.eq(self.drop & ~claimed),
             self.busy.eq((started != 0) | normalise.busy),
         ]
         accepted = self.pass_.valid & self.pass_.ready
+        remaining = started - normalise.drained
         m.d.sync += [
-            started.eq(started + accepted - normalise.drained),
+            started.eq(remaining + accepted),
+            room.eq(Mux(accepted, remaining + 1 != PASSES, remaining != PASSES)),
             claimed.eq((claimed | accepted) & ~dot.swap),
         ]
 

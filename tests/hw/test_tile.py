@@ -216,7 +216,9 @@ def varied(scene: Scene) -> list[Pass]:
     return passes
 
 
-@pytest.mark.parametrize(("name", "multiplier"), [("tiny", "gated"), ("tiny2", "native"), ("narrow", "native")])
+@pytest.mark.parametrize(
+    ("name", "multiplier"), [("tiny", "gated"), ("tiny", "mixed"), ("tiny2", "native"), ("narrow", "native")]
+)
 def test_every_word_of_every_pass_is_the_models(name: str, multiplier: Multiplier) -> None:
     scene = Scene(config(name), seed=11)
     passes = varied(scene)

@@ -21,3 +21,11 @@ def clamp(m: Module, value: Value, low: ValueLike, high: ValueLike) -> Value:
 def larger(m: Module, a: Value, b: Value) -> Signal:
     """The larger of two values."""
     return shared(m, Mux(a > b, a, b), "larger")
+
+
+def choose(bits: list[Value], options: list[Value]) -> Value:
+    """The option with the number of these bits, from the lowest up. Combinational."""
+    if not bits:
+        return options[0]
+    half = len(options) // 2
+    return Mux(bits[-1], choose(bits[:-1], options[half:]), choose(bits[:-1], options[:half]))

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.multiply import Multiplier, partial, stages, tree
+from statecell_hw.array.multiply import Multiplier, key_form, partial, stages, tree
 from statecell_hw.array.rowstream import GAP
 from statecell_hw.layouts import QueryLoad
 
@@ -75,7 +75,7 @@ class Dot(wiring.Component):
 
     @property
     def _product_levels(self) -> int:
-        return stages(self.code_bits, self.multiplier)
+        return stages(self.code_bits, key_form(self.multiplier, 0, self.geometry.lanes))
 
     @property
     def gap(self) -> int:
@@ -101,13 +101,14 @@ class Dot(wiring.Component):
             codes.append(self._register(m, valid[stage], codes[-1], f"code_{stage}"))
         for lane in range(g.lanes):
             active = self._queries(m, lane)
+            form = key_form(self.multiplier, lane, g.lanes)
             for group in range(g.groups):
                 members = range(group * g.group, (group + 1) * g.group)
                 terms: list[Value] = []
                 for stage in range(self.latency):
                     if stage < levels:
                         before: Sequence[Value | None] = terms or [None] * len(members)
-                        terms = [partial(stage, active[j], codes[stage][j], b, self.multiplier)
+                        terms = [partial(stage, active[j], codes[stage][j], b, form)
                                  for j, b in zip(members, before, strict=True)]
                     else:
                         terms = [tree(list(terms[i:i + RADIX])) for i in range(0, len(terms), RADIX)]

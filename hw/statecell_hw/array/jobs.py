@@ -15,8 +15,9 @@ class JobQueue(wiring.Component):
     ``loading``, ``scaling`` and ``issuing`` are the jobs of the oldest vectors that have not passed these stages, and
     ``*_index`` their buffers; the strobes ``loaded``, ``scaled`` and ``issued`` move on to the next vector, the last
     one frees the job too. A stage must not use a job that is not accepted yet. ``i`` takes a job while one is free;
-    ``empty``: no job is held. Latency 1, interval 1; ``issuing`` comes from a register and a cycle later, and
-    ``issued`` must not come in adjacent cycles. Reset forgets all jobs. ``depth`` is a power of two.
+    ``empty``: no job is held. Latency 1, interval 1; ``scaling`` and ``issuing`` come from registers and a cycle later,
+    and neither ``scaled`` nor ``issued`` may come in adjacent cycles. Reset forgets all jobs. ``depth`` is a power of
+    two.
     """
 
     i: stream.Interface
@@ -61,19 +62,20 @@ class JobQueue(wiring.Component):
                 for b, slot in enumerate(slots):
                     with m.Case(b):
                         m.d.sync += slot.eq(self.i.payload)
-        now: list[Any] = []
-        for name, passed, index in (
-            ("loading", self.loaded, self.loading_index),
-            ("scaling", self.scaled, self.scaling_index),
-            ("issuing", self.issued, self.issuing_index),
+        with m.If(self.loaded):
+            m.d.sync += self.loading_index.eq(self.loading_index + 1)
+        m.d.comb += self.loading.eq(self._choice(m, slots, self.loading_index, "loading"))
+        for name, passed, index, job in (
+            ("scaling", self.scaled, self.scaling_index, self.scaling),
+            ("issuing", self.issued, self.issuing_index, self.issuing),
         ):
             with m.If(passed):
                 m.d.sync += index.eq(index + 1)
-            now.append(self._choice(m, slots, index, name))
-        after = self._choice(m, slots, (self.issuing_index + 1)[:len(self.issuing_index)], "after")
-        following: Any = Signal(self.layout, reset_less=True)
-        m.d.comb += [self.loading.eq(now[0]), self.scaling.eq(now[1])]
-        m.d.sync += [following.eq(after), self.issuing.eq(Mux(self.issued, following, now[2]))]
+            following: Any = Signal(self.layout, name=f"{name}_following", reset_less=True)
+            m.d.sync += [
+                following.eq(self._choice(m, slots, (index + 1)[:len(index)], f"{name}_after")),
+                job.eq(Mux(passed, following, self._choice(m, slots, index, name))),
+            ]
         return m
 
     def _choice(self, m: Module, slots: list[Any], index: Value, name: str) -> Any:

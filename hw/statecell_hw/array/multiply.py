@@ -1,4 +1,4 @@
-"""Multiplication of a signed number by a short signed code, in the two forms that suit a device."""
+"""Multiplication of a signed number by a short signed code, in the forms that suit a device."""
 
 from __future__ import annotations
 
@@ -6,25 +6,45 @@ from typing import Literal
 
 from amaranth.hdl import Cat, Const, Mux, Value, ValueLike
 
-Multiplier = Literal["native", "gated"]
+Form = Literal["native", "gated", "block"]
 """``native`` leaves the multiplier to the tool, in one register level, which simulates fastest; ``gated`` adds gated
-copies of the number, one adder between two registers: the form for FPGAs."""
+copies of the number, one adder between two registers; ``block`` has a hardware multiplier alone between two registers,
+in as many levels as ``gated``."""
+Multiplier = Literal["native", "gated", "mixed"]
+"""Forms of a tile: all products ``native``, all ``gated``, or ``mixed``: ``gated``, but ``block`` for the products of
+keys with every query but the last, for FPGAs that have as many multipliers to spare and little logic."""
 
 
-def stages(code_bits: int, multiplier: Multiplier) -> int:
+def key_form(multiplier: Multiplier, lane: int, lanes: int) -> Form:
+    """Form of the products of keys with the query of ``lane``."""
+    if multiplier == "mixed":
+        return "block" if lane < lanes - 1 else "gated"
+    return multiplier
+
+
+def weight_form(multiplier: Multiplier) -> Form:
+    """Form of the products of weights with value codes; weights are too wide for the multipliers of FPGAs."""
+    return "gated" if multiplier == "mixed" else multiplier
+
+
+def stages(code_bits: int, form: Form) -> int:
     """Register levels of a product: one, or one for each bit of the code after the first."""
-    return 1 if multiplier == "native" else code_bits - 1
+    return 1 if form == "native" else code_bits - 1
 
 
-def partial(stage: int, number: Value, code: Value, before: Value | None, multiplier: Multiplier) -> Value:
+def partial(stage: int, number: Value, code: Value, before: Value | None, form: Form) -> Value:
     """What register level ``stage`` of number * code takes, both signed; the last level holds the exact product, the
-    same bits in both forms. Combinational.
+    same bits in every form. Combinational.
 
     ``before`` is the level before (None in the first); number and code are those that belong to it, so a caller delays
     them by ``stage`` cycles.
     """
-    if multiplier == "native":
+    if form == "native":
         return number * code
+    if form == "block":
+        if before is None:
+            return code
+        return number * before if stage == 1 else before
     zero = Const(0, number.shape())
     if before is None:
         before = Mux(code[0], number, zero).as_signed()

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.arithmetic import clamp, shared
+from statecell_hw.array.arithmetic import clamp
 from statecell_hw.array.scale import CODE_BITS
 
 UNIT_SHIFT = formats.RECIPROCAL_BITS - formats.SCALE_BIAS
@@ -154,14 +154,13 @@ class Quantiser(wiring.Component):
         limit = 1 << (g.query_bits - 1)
         for p in range(g.word):
             quotient = divide(str(p), self.i_data[p], factor)
-            rounded = shared(m, (quotient + 1) >> 1, f"rounded_{p}")
             eight = Signal(signed(2 * formats.CODE_BITS), name=f"eight_{p}")
-            near = Mux(modes[-1] == Mode.WIDE, (eight + half) >> formats.CODE_BITS,
-                       (quotient + half) >> formats.ERROR_FRACTION)
+            high_plane = _halve(quotient, formats.WIDE_MIN, formats.WIDE_MAX, half=half, shift=formats.CODE_BITS)
+            near = Mux(modes[-1] == Mode.WIDE, high_plane, (quotient + half) >> formats.ERROR_FRACTION)
             fraction = Mux(modes[-1] == Mode.WIDE, eight[:formats.CODE_BITS], quotient[:formats.ERROR_FRACTION])
             m.d.comb += [
-                eight.eq(clamp(m, rounded, formats.WIDE_MIN, formats.WIDE_MAX)),
-                self.o_query[p].eq(clamp(m, rounded, -limit, limit - 1)),
+                eight.eq(_halve(quotient, formats.WIDE_MIN, formats.WIDE_MAX)),
+                self.o_query[p].eq(_halve(quotient, -limit, limit - 1)),
                 self.o_near[p].eq(near),
                 self.o_fraction[p].eq(fraction),
             ]
@@ -170,3 +169,11 @@ class Quantiser(wiring.Component):
             zero = (low + half) >> formats.ERROR_FRACTION
             m.d.comb += self.o_zero.eq(clamp(m, zero, 0, (1 << formats.ZERO_BITS) - 1))
         return m
+
+
+def _halve(quotient: Value, low: int, high: int, *, half: int = 0, shift: int = 0) -> Value:
+    """(eight + half) >> shift, where eight is quotient / 2, rounded half up and limited to low..high. The limits are
+    compared with the quotient itself, beside the addition.
+    """
+    rounded = (quotient + (1 + 2 * half)) >> (shift + 1)
+    return Mux(quotient > 2 * high, (high + half) >> shift, Mux(quotient < 2 * low - 1, (low + half) >> shift, rounded))

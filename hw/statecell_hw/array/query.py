@@ -28,10 +28,12 @@ def query_tag(geometry: Geometry) -> data.StructLayout:
 class QueryCollector(wiring.Component):
     """Registers for the codes of one query.
 
-    In: the words of a query in order, one in each cycle with ``i_valid``, any gaps; they must not come in a cycle with
-    ``stall``. Out: ``query`` for ``tile``; ``query.valid`` is raised for one cycle, as soon as ``ready`` is high, the
-    cycle after the last word at the earliest; lane, tile and codes hold until then. ``stall`` is high while a complete
-    query cannot leave (combinational from ``ready``); ``busy`` while there is one. Reset drops the query.
+    In: the words of a query in order, two or more, one in each cycle with ``i_valid``, any gaps; they must not come in
+    a cycle with ``stall``. Out: ``query`` for ``tile``; ``query.valid`` is raised for one cycle, the cycle after
+    ``ready`` was high and after the last word at the earliest. Lane and tile are valid from the first word on, so that
+    ``ready``, which may depend on them, is looked at a cycle ahead; they and the codes hold until ``query.valid``, and
+    ``ready`` must, once high. ``stall``, a register, is high while a complete query cannot leave; ``busy`` while there
+    is one. Reset drops the query.
     """
 
     i_valid: Signal
@@ -71,13 +73,12 @@ class QueryCollector(wiring.Component):
                 with m.Case(j):
                     m.d.sync += [codes[j * g.word + p].eq(self.i_codes[p]) for p in range(g.word)]
         held: Any = Signal(query_tag(g), reset_less=True)
-        with m.If(self.i_valid & (self.i_tag.word == g.vector_words - 1)):
-            m.d.sync += [self.busy.eq(1), held.eq(self.i_tag)]
-        with m.Elif(self.ready):
-            m.d.sync += self.busy.eq(0)
+        stays = self.stall | (self.i_valid & (self.i_tag.word == g.vector_words - 1))
+        with m.If(self.i_valid & (self.i_tag.word == 0)):
+            m.d.sync += held.eq(self.i_tag)
+        m.d.sync += [self.busy.eq(stays), self.stall.eq(stays & ~self.ready)]
         m.d.comb += [
-            self.stall.eq(self.busy & ~self.ready),
-            self.query.valid.eq(self.busy & self.ready),
+            self.query.valid.eq(self.busy & ~self.stall),
             self.tile.eq(held.tile),
             self.query.lane.eq(held.lane),
             self.query.sign.eq(held.turned),

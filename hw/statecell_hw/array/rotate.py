@@ -55,14 +55,20 @@ class Fold(wiring.Component):
         drained = Signal.like(index)
         last, drained_last = Signal(), Signal()
         m.d.comb += [last.eq(index == self.stride - 1), drained_last.eq(drained == self.stride - 1)]
+        # where the next cycle reads is known a cycle ahead: the memory comes right after a register
+        place = Signal.like(index)
+        next_index, next_drained, next_draining = Signal.like(index), Signal.like(index), Signal()
+        m.d.comb += [
+            next_index.eq(Mux(self.i_valid, Mux(last, 0, index + 1), index)),
+            next_drained.eq(Mux(draining, Mux(drained_last, 0, drained + 1), drained)),
+            next_draining.eq((self.i_valid & upper & last) | (draining & ~drained_last)),
+        ]
+        m.d.sync += [
+            index.eq(next_index), drained.eq(next_drained), draining.eq(next_draining),
+            place.eq(Mux(next_draining, next_drained, next_index)),
+        ]
         with m.If(self.i_valid):
-            m.d.sync += [index.eq(Mux(last, 0, index + 1)), upper.eq(upper ^ last)]
-        with m.If(self.i_valid & upper & last):
-            m.d.sync += draining.eq(1)
-        with m.Elif(drained_last):
-            m.d.sync += draining.eq(0)
-        with m.If(draining):
-            m.d.sync += drained.eq(Mux(drained_last, 0, drained + 1))
+            m.d.sync += upper.eq(upper ^ last)
         m.d.comb += self.o_valid.eq(draining | (self.i_valid & upper))
         for lane, (i, o) in enumerate(zip(self.i_data, self.o_data, strict=True)):
             held: Value
@@ -79,10 +85,11 @@ class Fold(wiring.Component):
                 write, read = memory.write_port(), memory.read_port(domain="comb")
                 held = read.data
                 m.d.comb += [
-                    read.addr.eq(Mux(draining, drained, index)),
+                    read.addr.eq(place),
                     write.en.eq(self.i_valid), write.addr.eq(index), write.data.eq(new),
                 ]
-            m.d.comb += [new.eq(Mux(upper, held - i, i)), o.eq(Mux(draining, held, held + i))]
+            # the choice comes before the sum: of the two, the input is there first
+            m.d.comb += [new.eq(Mux(upper, held - i, i)), o.eq(held + Mux(draining, 0, i))]
         return m
 
 

@@ -108,23 +108,25 @@ class RowStream(wiring.Component):
         gap = Signal(range(GAP))
         row = Signal(range(g.slot_rows), reset_less=True)
         current: Any = Signal(pass_layout(g), reset_less=True)
-        last = Signal()
+        last = Signal(reset_less=True)  # with the row
+        free = Signal(init=1)  # neither a pass nor its gap
+        start = self.pass_.payload.first
         m.d.comb += [
-            last.eq(row + 1 == current.end),
-            self.pass_.ready.eq(~running & (gap == 0) & self.allowed),
+            self.pass_.ready.eq(free & self.allowed),
             self.shift.eq(current.shift),
         ]
         with m.If(self.pass_.valid & self.pass_.ready):
             m.d.sync += [
-                running.eq(1), first.eq(1), current.eq(self.pass_.payload), row.eq(self.pass_.payload.first),
+                running.eq(1), first.eq(1), current.eq(self.pass_.payload), row.eq(start), free.eq(0),
+                last.eq(start + 1 == self.pass_.payload.end),
             ]
         with m.If(running):
-            m.d.sync += [row.eq(row + 1), first.eq(0)]
+            m.d.sync += [row.eq(row + 1), first.eq(0), last.eq(row + 2 == current.end)]
             with m.If(last):
                 # the cycle that accepts the next pass is idle too
                 m.d.sync += [running.eq(0), gap.eq(GAP - 1)]
         with m.If(gap != 0):
-            m.d.sync += gap.eq(gap - 1)
+            m.d.sync += [gap.eq(gap - 1), free.eq(gap == 1)]
 
         offset = ceil_log2(g.page_rows)
         m.d.comb += [walk.en.eq(running), walk.addr.eq(Cat(row[offset:], current.slot))]

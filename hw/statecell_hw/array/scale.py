@@ -13,6 +13,8 @@ from statecell_hw.array.arithmetic import larger, shared
 
 CODE_BITS = formats.SCALE_BITS - 1
 """Magnitude of a scale: exponent and mantissa."""
+NIBBLE = 4
+"""Bits, and nibbles of a magnitude, among which the leading one is found at once."""
 LEVELS = 2
 """Levels of the comparison tree between two registers."""
 
@@ -23,7 +25,7 @@ def smallest_scale(m: Module, magnitude: Value) -> Signal:
     Combinational: the magnitude is shifted up to its leading one; exponent, the next three bits, and one more if
     anything follows them. 0 gives 0.
     """
-    return _code(m, *leading_one(m, magnitude))
+    return _code(m, *_raised(m, magnitude))
 
 
 def leading_one(m: Module, magnitude: Value, bits: int = formats.VECTOR_BITS) -> tuple[Value, Value]:
@@ -40,6 +42,29 @@ def leading_one(m: Module, magnitude: Value, bits: int = formats.VECTOR_BITS) ->
     return shifted, Cat(*top)
 
 
+def _raised(m: Module, magnitude: Value) -> tuple[Value, Value]:
+    """The magnitude shifted up by whole nibbles until its leading one is in the highest, and the exponent, the place
+    where that was.
+    """
+    bits = formats.VECTOR_BITS
+    magnitude = shared(m, magnitude[:bits], "magnitude")
+    # which nibble leads, while each finds its own leading one: half the levels of a search bit by bit
+    nibbles = [magnitude[i:i + NIBBLE] for i in range(0, bits, NIBBLE)]
+    coarse = shared(m, _leading(Cat(n.any() for n in nibbles)), "leading_nibble")
+    fine = Signal(2, name="leading_bit")
+    shifted = Signal(bits, name="shifted")
+    with m.Switch(coarse):
+        for i, nibble in enumerate(nibbles):
+            with m.Case(i):
+                m.d.comb += [fine.eq(_leading(nibble)), shifted.eq(magnitude << (bits - NIBBLE * (i + 1)))]
+    return shifted, Cat(fine, coarse)
+
+
+def _leading(nibble: Value) -> Value:
+    """Place of the leading one of four bits; 0 if there is none."""
+    return Cat(nibble[3] | (~nibble[2] & nibble[1]), nibble[3] | nibble[2])
+
+
 def least_scale(m: Module, shifted: Value, exponent: Value) -> Signal:
     """Least scale code, with an exponent of any size, of a magnitude as :func:`leading_one` gives it. Combinational."""
     low = len(shifted) - 1 - formats.SCALE_MANTISSA
@@ -47,9 +72,17 @@ def least_scale(m: Module, shifted: Value, exponent: Value) -> Signal:
 
 
 def _code(m: Module, shifted: Value, exponent: Value) -> Signal:
-    code = least_scale(m, shifted, exponent)
+    """The scale code: what the highest nibble still needs of the shift, then exponent and mantissa, rounded up."""
+    bits = formats.VECTOR_BITS
+    low = bits - 1 - formats.SCALE_MANTISSA
+    raised = Signal(bits, name="raised")
+    with m.Switch(exponent[:2]):
+        for i in range(NIBBLE):
+            with m.Case(i):
+                m.d.comb += raised.eq(shifted << (NIBBLE - 1 - i))
+    below = shared(m, Cat(raised[low:-1], exponent), "below")
     limit = formats.SCALE_MAGNITUDE_MAX
-    return shared(m, Mux(code > limit, limit, code)[:CODE_BITS], "scale")
+    return shared(m, Mux(below >= limit, limit, below + raised[:low].any())[:CODE_BITS], "scale")
 
 
 class ScaleFinder(wiring.Component):
@@ -147,7 +180,7 @@ class ScaleFinder(wiring.Component):
             magnitude.eq(larger(m, high, low)),
             turned.eq(high >= low),
         ]
-        raised, exponent = leading_one(m, magnitude)
+        raised, exponent = _raised(m, magnitude)
         raised_1, exponent_1 = (Signal(v.shape(), name=n, reset_less=True) for v, n in (
             (raised, "raised"), (exponent, "exponent")))
         turned_1, valid_raised = Signal(reset_less=True), Signal()

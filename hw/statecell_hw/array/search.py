@@ -165,9 +165,13 @@ class ScaleSearch(wiring.Component):
             m.d.sync += total.eq(Mux(first_of_group(g, tag[3].word), 0, total) + tree(list(square)))
         ends = Signal()
         weighed = Signal(len(total) + 2 * (formats.SCALE_MANTISSA + 1) + 2, reset_less=True)
-        error = shared(m, total * _squared_mantissa(m, tag[4].code[:formats.SCALE_MANTISSA]), "error")
+        # the candidate's scale squared, in front of the multiplier a cycle early
+        square_mantissa = _squared_mantissa(m, tag[3].code[:formats.SCALE_MANTISSA])
+        factor = Signal(2 * (formats.SCALE_MANTISSA + 1) + 2, reset_less=True)
+        with m.If(valid[3]):
+            m.d.sync += factor.eq(Mux(tag[3].octave, square_mantissa << 2, square_mantissa))
         with m.If(valid[4]):
-            m.d.sync += weighed.eq(Mux(tag[4].octave, error << 2, error))
+            m.d.sync += weighed.eq(total * factor)
         m.d.sync += ends.eq(valid[4] & last_of_group(g, tag[4].word))
 
         # the choice

@@ -36,8 +36,9 @@ class Writer(wiring.Component):
     send, while ``space`` is not 0, and never sends without.
 
     Out, in the order of the jobs: ``write`` with ``write_tile``, one row a cycle; ``query`` with ``query_tile``, whose
-    ``valid`` is raised only while ``query_ready`` is high (it may depend on ``query_tile``); until then the writer
-    waits, but rows already past the quantiser still leave. ``done`` with ``done_kind`` comes with the last row of a
+    ``valid`` is raised only when ``query_ready`` is high and was so the cycle before (it may depend on ``query_tile``
+    and on ``query.lane``, and once high must stay so until the query has left); until then the writer waits, but rows
+    already past the quantiser still leave. ``done`` with ``done_kind`` comes with the last row of a
     vector or with its query, one job a cycle. ``idle``: no vector is promised and everything has left.
 
     Latency and interval: ``query_latency``, ``row_latency``, ``interval``. Reset forgets all vectors and jobs.
@@ -157,7 +158,6 @@ class Writer(wiring.Component):
         # results of the scale finder, one for each group or one for a query
         word, step = Signal(range(words)), Signal(range(formats.CANDIDATES))
         result_group = Signal(max(1, group_bits))  # a counter of one state would have no bits
-        full = Signal(self.BUFFERS)
         scales: Any = Memory(
             shape=data.StructLayout({"code": CODE_BITS, "turned": 1, "low": formats.VECTOR_BITS - 1}),
             depth=self.BUFFERS << group_bits, init=[],
@@ -170,52 +170,67 @@ class Writer(wiring.Component):
             keep.data.code.eq(finder.o_code), keep.data.turned.eq(finder.o_turned), keep.data.low.eq(finder.o_low),
             scale.addr.eq(Cat(Mux(job.kind == Kind.QUERY, 0, word[group_word_bits:])[:group_bits], jobs.issuing_index)),
         ]
-        completes = finder.o_valid & ((jobs.scaling.kind == Kind.QUERY) | (result_group == g.groups - 1))
+        completes = Signal()
+        m.d.comb += completes.eq(
+            finder.o_valid & ((jobs.scaling.kind == Kind.QUERY) | (result_group == g.groups - 1))
+        )
         m.d.comb += jobs.scaled.eq(completes)
         with m.If(finder.o_valid):
             m.d.sync += result_group.eq(Mux(completes, 0, result_group + 1))
-        with m.If(completes):
-            m.d.sync += full.bit_select(jobs.scaling_index, 1).eq(1)
 
         # issue: a query starts in the cycle that finds its scale, rows a cycle later
         promised = Signal(range(self.BUFFERS + 1))
-        go, ready, clear, fresh, release, issued = (Signal() for _ in range(6))
+        go, row_goes, starts, fresh, release, issued = (Signal() for _ in range(6))
         settle = Signal(range(self._to_row))
+        settled, query_clear = Signal(init=1), Signal(init=1)
         is_query, narrow = job.kind == Kind.QUERY, (job.kind != Kind.QUERY) & ~job.wide
-        begun = (word != 0) | (step != 0)
-        stored = full.bit_select(jobs.issuing_index, 1)
+        # vectors whose scales are known, one bit each from the lowest up: the first is the one to issue
+        scaled = Signal(self.BUFFERS)
+        # how far that is; begun, all its words may be issued, so that only its first one waits for anything
+        begun, at_last = Signal(), Signal()
         advance = ~collector.stall
-        # the query's result must come after that of the row before it, and a wide row uses the narrow one's registers
-        query_clear = settle <= words + self._to_query - 2
+        query_limit = words + self._to_query - 2
         m.d.comb += [
             self.space.eq(self.BUFFERS - promised),
             self.idle.eq(
-                (promised == 0) & jobs.empty & ~issued & ~quantiser.busy & (settle == 0) & ~collector.busy
+                (promised == 0) & jobs.empty & ~issued & ~quantiser.busy & settled & ~collector.busy
             ),
-            fresh.eq(~stored & is_query & completes & (jobs.scaling_index == jobs.issuing_index)),
-            ready.eq(stored | fresh),
-            clear.eq(begun | narrow | Mux(is_query, query_clear, settle == 0)),
-            go.eq(advance & ready & clear),
-            release.eq(go & (word == words - 1) & (~narrow | (step == formats.CANDIDATES - 1))),
+            fresh.eq(~scaled[0] & is_query & completes),
+            # the query's result must come after that of the row before it, and a wide row uses the narrow one's
+            # registers
+            starts.eq((scaled[0] | (is_query & completes)) & (narrow | Mux(is_query, query_clear, settled))),
+            go.eq(advance & (begun | starts)),
+            row_goes.eq(advance & ~is_query & (begun | (scaled[0] & (narrow | settled)))),  # go, of a row
+            release.eq(advance & at_last),
             jobs.issued.eq(release),
         ]
+        with m.If(completes & ~release):
+            m.d.sync += scaled.eq(Cat(1, scaled))
+        with m.Elif(release & ~completes):
+            m.d.sync += scaled.eq(scaled >> 1)
         m.d.sync += promised.eq(promised + self.take - release)
         with m.If(go):
             m.d.sync += word.eq(word + 1)
-            with m.If(narrow & (word == words - 1)):
-                m.d.sync += step.eq(step + 1)
-        with m.If(release):
-            m.d.sync += full.bit_select(jobs.issuing_index, 1).eq(0)
-        with m.If(go & ~is_query):
-            m.d.sync += settle.eq(self._to_row - 1)
-        with m.Elif(advance & (settle != 0)):
-            m.d.sync += settle.eq(settle - 1)
+            m.d.sync += [
+                begun.eq(~at_last),
+                at_last.eq((word == words - 2) & (~narrow | (step == formats.CANDIDATES - 1))),
+            ]
+        with m.If(row_goes & narrow & (word == words - 1)):
+            m.d.sync += step.eq(step + 1)
+        with m.If(row_goes):
+            m.d.sync += [
+                settle.eq(self._to_row - 1), settled.eq(0), query_clear.eq(self._to_row - 1 <= query_limit),
+            ]
+        with m.Elif(advance & ~settled):
+            m.d.sync += [
+                settle.eq(settle - 1), settled.eq(settle == 1), query_clear.eq(settle <= query_limit + 1),
+            ]
 
         # a register between the choice of word and scale and the quantiser, which takes the candidate's code
         start, code = Signal(CODE_BITS, reset_less=True), Signal(CODE_BITS)
         tag: Any = Signal(quantiser.tag_shape, reset_less=True)
         with m.If(advance):
-            m.d.sync += issued.eq(ready & clear)
+            m.d.sync += issued.eq(begun | starts)
         with m.If(go):
             m.d.sync += [
                 start.eq(Mux(fresh, finder.o_code, scale.data.code)),

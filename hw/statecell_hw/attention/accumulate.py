@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.multiply import Multiplier, partial, stages
+from statecell_hw.array.multiply import Multiplier, partial, stages, weight_form
 
 
 class Accumulate(wiring.Component):
@@ -40,7 +40,7 @@ class Accumulate(wiring.Component):
 
     def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
         self.geometry = g = geometry
-        self.multiplier: Multiplier = multiplier
+        self.form = weight_form(multiplier)
         super().__init__({
             "codes": In(signed(g.effective_bits)).array(g.head_dim),
             "weights": In(signed(formats.WEIGHT_BITS + 1)).array(g.lanes, g.groups),
@@ -61,7 +61,7 @@ class Accumulate(wiring.Component):
 
     @property
     def _levels(self) -> int:
-        return stages(self.geometry.effective_bits, self.multiplier)
+        return stages(self.geometry.effective_bits, self.form)
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -89,7 +89,7 @@ class Accumulate(wiring.Component):
                 name = f"{lane}_{stage}"
                 before: Sequence[Value | None] = products or [None] * g.head_dim
                 products = _hold(m, enable[stage], [
-                    partial(stage, weights[j // g.group], code, b, self.multiplier)
+                    partial(stage, weights[j // g.group], code, b, self.form)
                     for j, (code, b) in enumerate(zip(codes[stage], before, strict=True))
                 ], f"product_{name}")
                 row_fields = _hold(m, enable[stage], row_fields, f"field_{name}")

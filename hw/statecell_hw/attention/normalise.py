@@ -12,6 +12,7 @@ from amaranth.utils import ceil_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import choose
 from statecell_hw.array.reciprocal import FRACTION_BITS, RECIPROCAL, reciprocal
 from statecell_hw.attention.score import saturate
 from statecell_hw.layouts import output_layout
@@ -132,12 +133,16 @@ class Normalise(wiring.Component):
         ups: dict[int, tuple[int, Signal]] = {}  # whether the sum takes a step, and the stage in which that is known
         stage = 2
         for at in range(-2 * NORM_STAGES, 0, 2):
+            # the second step is looked at for both outcomes of the first, beside it
+            options: list[Value] = [total]
+            chosen_ups: list[Value] = []
             for step in steps[max(0, at + len(steps)):at + 2 + len(steps)]:
                 up = Signal(name=f"up_{step}")
-                m.d.comb += up.eq(~total[-step:].any())
-                total = Mux(up, Cat(Const(0, step), total[:-step]), total)
+                m.d.comb += up.eq(choose(chosen_ups, [~option[-step:].any() for option in options]))
+                chosen_ups.append(up)
+                options += [Cat(Const(0, step), option[:-step]) for option in options]
                 ups[step] = stage, up
-            total = hold(stage, total, "sum")
+            total = hold(stage, choose(chosen_ups, options), "sum")
             stage += 1
 
         # -- the elements, shifted likewise, a step in a cycle, while the reciprocal is worked out ---------------------

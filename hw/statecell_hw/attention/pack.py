@@ -51,7 +51,7 @@ class BlockPack(wiring.Component):
             "i_valid": In(1),
             "i_data": In(data.ArrayLayout(signed(geometry.transform_bits), geometry.word)),
             "take": In(1),
-            "space": Out(range(self.BUFFERS + 1)),
+            "space": Out(range(self.BUFFERS + 1), init=self.BUFFERS),  # type: ignore[call-arg]  # not in the stubs
             "idle": Out(1),
             "o": Out(stream.Signature(packed_layout(geometry))),
         })
@@ -80,16 +80,17 @@ class BlockPack(wiring.Component):
         loaded = Signal(range(self.BUFFERS), reset_less=True)
         word_in = Signal(range(words))
         seen = Signal(g.transform_bits - 1, reset_less=True)
-        last_in = Signal()
+        last_in, ends_in = Signal(), Signal(init=words == 1)  # a vector's last word comes; it is the next
         complete = Signal()
         lanes = [self.i_data[p] for p in range(g.word)]
         occur: Value = Mux(word_in == 0, 0, seen)
         for lane in lanes:
             occur = occur | (lane ^ lane[-1].replicate(len(lane)))[:-1]
-        m.d.comb += last_in.eq(self.i_valid & (word_in == words - 1))
+        m.d.comb += last_in.eq(self.i_valid & ends_in)
         m.d.sync += complete.eq(last_in)
         with m.If(self.i_valid):
-            m.d.sync += [seen.eq(occur), word_in.eq(Mux(last_in, 0, word_in + 1))]
+            m.d.sync += [seen.eq(occur), word_in.eq(Mux(ends_in, 0, word_in + 1))]
+            m.d.sync += ends_in.eq(word_in == (words - 2) % words)
         with m.If(last_in):
             m.d.sync += [load.eq(load + 1), loaded.eq(load)]
 
@@ -107,31 +108,26 @@ class BlockPack(wiring.Component):
         # fetch, shift, round
         fetch = Signal(range(self.BUFFERS))
         word_out = Signal(range(words))
-        stored, promised = Signal(range(self.BUFFERS + 1)), Signal(range(self.BUFFERS + 1))
+        ends_out = Signal(init=words == 1)  # the word to fetch is its vector's last
+        some = Signal()  # a whole vector is there to fetch
         fetched, fetched_last = Signal(), Signal(reset_less=True)
         fetched_buffer = Signal(range(self.BUFFERS), reset_less=True)
         held, held_block = Signal(), Signal(block_bits, reset_less=True)
         shifted, shifted_block = Signal(), Signal(block_bits, reset_less=True)
-        free_1, free_2, free_3, go, last_out, release = (Signal() for _ in range(6))
+        free, go, last_out, release = (Signal() for _ in range(4))
         m.d.comb += [
-            free_3.eq(~shifted | self.o.ready),
-            free_2.eq(~held | free_3),
-            free_1.eq(~fetched | free_2),
-            go.eq((stored != 0) & free_1),
-            self.space.eq(self.BUFFERS - promised),
-            self.idle.eq((promised == 0) & ~held & ~shifted),
-            last_out.eq(go & (word_out == words - 1)),
-            release.eq(free_2 & fetched & fetched_last),  # not before: the exponent is still needed
+            # all steps move at once: `ready` comes late
+            free.eq(~shifted | self.o.ready),
+            go.eq(some & free),
+            self.idle.eq((self.space == self.BUFFERS) & ~held & ~shifted),
+            last_out.eq(go & ends_out),
+            release.eq(free & fetched & fetched_last),  # not before: the exponent is still needed
         ]
-        m.d.sync += [
-            stored.eq(stored + last_in - last_out),
-            promised.eq(promised + self.take - release),
-        ]
-        with m.If(free_1):
-            m.d.sync += fetched.eq(go)
+        m.d.sync += self.space.eq(self.space - self.take + release)
+        # of at most BUFFERS vectors, a power of two, one is there if `load` is one ahead
+        m.d.sync += some.eq(last_in | (some & ~(free & ends_out & (load == (fetch + 1)[: len(fetch)]))))
         with m.If(go):
-            m.d.sync += [fetched_buffer.eq(fetch), fetched_last.eq(last_out)]
-            m.d.sync += word_out.eq(Mux(last_out, 0, word_out + 1))
+            m.d.sync += [word_out.eq(Mux(ends_out, 0, word_out + 1)), ends_out.eq(word_out == (words - 2) % words)]
         with m.If(last_out):
             m.d.sync += fetch.eq(fetch + 1)
         block = Signal(block_bits)
@@ -139,14 +135,16 @@ class BlockPack(wiring.Component):
             for b in range(self.BUFFERS):
                 with m.Case(b):
                     m.d.comb += block.eq(exponents[b])
-        with m.If(free_2):
-            m.d.sync += held.eq(fetched)
-        with m.If(free_2 & fetched):
-            m.d.sync += held_block.eq(block)
-        with m.If(free_3):
-            m.d.sync += shifted.eq(held)
-        with m.If(free_3 & held):
-            m.d.sync += shifted_block.eq(held_block)
+        with m.If(free):
+            m.d.sync += [
+                fetched.eq(some),
+                fetched_buffer.eq(fetch),
+                fetched_last.eq(ends_out),
+                held.eq(fetched),
+                held_block.eq(block),
+                shifted.eq(held),
+                shifted_block.eq(held_block),
+            ]
 
         out = []
         for p, lane in enumerate(lanes):
@@ -165,12 +163,12 @@ class BlockPack(wiring.Component):
                 read.addr.eq(Cat(word_out, fetch)),
                 element.eq(clamp(m, (scaled + 1) >> 1, -formats.VECTOR_MAX, formats.VECTOR_MAX)),
             ]
-            with m.If(go):
-                m.d.sync += value.eq(read.data)
-            with m.If(free_2 & fetched):
-                m.d.sync += held_value.eq(value)
-            with m.If(free_3 & held):
-                m.d.sync += scaled.eq((held_value << 1) >> held_block)
+            with m.If(free):
+                m.d.sync += [
+                    value.eq(read.data),
+                    held_value.eq(value),
+                    scaled.eq((held_value << 1) >> held_block),
+                ]
             out.append(element)
         m.d.comb += [
             self.o.valid.eq(shifted),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -18,15 +18,26 @@ PRODUCT_GROWTH = formats.SCALE_MANTISSA + 1
 """Bits that the mantissa 8..15 adds."""
 BASE = formats.PARTIAL_GUARD - 2
 """Part of the alignment that neither the pass nor the query changes."""
+FINE_BITS = 3
+"""Bits of an alignment that are done in its last cycle; the others are done with the product's sum."""
 
 
 def saturate(value: Value, bits: int) -> Value:
     """Signed ``value`` limited to ``bits`` bits. Combinational."""
     if len(value) <= bits:
         return value
+    return limited(value[:bits], within(value, bits), value[-1])
+
+
+def within(value: Value, bits: int) -> Value:
+    """Whether signed ``value`` fits ``bits`` bits. Combinational."""
     top = value[bits - 1:]
-    fits = top.all() | ~top.any()
-    return Mux(fits, value[:bits].as_signed(), Cat(~value[-1].replicate(bits - 1), value[-1]).as_signed())
+    return top.all() | ~top.any()
+
+
+def limited(low: Value, fits: Value, negative: Value) -> Value:
+    """The low bits of a value, as a signed one if it ``fits`` them, else the nearest that does. Combinational."""
+    return Mux(fits, low.as_signed(), Cat(~negative.replicate(len(low) - 1), negative).as_signed())
 
 
 class Score(wiring.Component):
@@ -129,29 +140,42 @@ class Score(wiring.Component):
                 name = f"{lane}_{group}"
                 negative = Signal(name=f"negative_{name}", reset_less=True)
                 align = Signal(range(formats.ALIGN_MAX + 1), name=f"align_{name}", reset_less=True)
-                difference = base[lane] - exponent[group]
+                exact = base[lane] - exponent[group]
+                difference = Signal(exact.shape(), name=f"difference_{name}", reset_less=True)
                 with m.If(valid[self.lead - 1]):
                     m.d.sync += [
                         negative.eq(sign[group] ^ self.query_sign[lane]),
-                        align.eq(Mux(difference < 0, 0, Mux(
-                            difference > formats.ALIGN_MAX, formats.ALIGN_MAX, difference))),
+                        difference.eq(exact),
                     ]
                 dot = Signal(signed(g.dot_bits + 1), name=f"dot_{name}", reset_less=True)
-                product = Signal(signed(len(dot) + PRODUCT_GROWTH), name=f"product_{name}", reset_less=True)
-                shifted = Signal(
-                    signed(len(product) + formats.PARTIAL_GUARD), name=f"shifted_{name}", reset_less=True
+                product = Signal(signed(len(dot) + PRODUCT_GROWTH), name=f"product_{name}")
+                # shifted by the higher bits of the alignment
+                coarse = Signal(
+                    signed(len(product) + formats.PARTIAL_GUARD), name=f"coarse_{name}", reset_less=True
                 )
+                # and by the others, up to PARTIAL_BITS and a sign that says which way it does not fit
+                partial = Signal(signed(formats.PARTIAL_BITS), name=f"partial_{name}", reset_less=True)
+                fits, below = (Signal(name=f"{n}_{name}", reset_less=True) for n in ("fits", "below"))
                 with m.If(valid[self.lead]):
+                    m.d.sync += align.eq(Mux(difference < 0, 0, Mux(
+                        difference > formats.ALIGN_MAX, formats.ALIGN_MAX, difference)))
                     flipped = self.dots[lane][group].as_unsigned() ^ negative.replicate(g.dot_bits)
                     m.d.sync += dot.eq(flipped.as_signed() + negative)
                 parts = delay(self.lead + 1, mantissa_parts(dot, mantissa[group]), f"part_{name}")
+                align = delay(self.lead + 1, [align], f"align_{name}")[0]
+                m.d.comb += product.eq(parts[0] + parts[1])
                 with m.If(valid[self.lead + 2]):
-                    m.d.sync += product.eq(parts[0] + parts[1])
-                for stage in range(self.lead, self.lead + 3):
-                    align = delay(stage, [align], f"align_{name}")[0]
+                    m.d.sync += coarse.eq(
+                        product.shift_left(formats.PARTIAL_GUARD) >> Cat(Const(0, FINE_BITS), align[FINE_BITS:])
+                    )
+                fine = delay(self.lead + 2, [align[:FINE_BITS]], f"fine_{name}")[0]
+                shifted = Signal(coarse.shape(), name=f"shifted_{name}")
+                m.d.comb += shifted.eq(coarse >> fine)
                 with m.If(valid[self.lead + 3]):
-                    m.d.sync += shifted.eq(product.shift_left(formats.PARTIAL_GUARD) >> align)
-                totals.append(saturate(shifted, formats.PARTIAL_BITS))
+                    m.d.sync += [
+                        partial.eq(shifted), fits.eq(within(shifted, formats.PARTIAL_BITS)), below.eq(shifted[-1]),
+                    ]
+                totals.append(limited(partial, fits, below))
             total = tree(list(totals))
             planes = [Signal(total.shape(), name=f"total_{lane}_{i}", reset_less=True) for i in range(3)]
             sum_ = Signal(signed(len(total) + 2), name=f"sum_{lane}", reset_less=True)

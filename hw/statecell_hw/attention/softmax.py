@@ -21,8 +21,10 @@ NEED_BITS = formats.SCORE_BITS - STEP_FRACTION + 1
 """Signed width of a maximum in steps, with one value to spare below the lowest."""
 NEVER = -(1 << (NEED_BITS - 1))
 """Goal of a lane that has seen no row: below every score."""
-AMOUNT_MAX = formats.WEIGHT_BITS + 2
-"""A shift by this much leaves nothing of a weight."""
+AMOUNT_BITS = (formats.WEIGHT_BITS + 1).bit_length()
+"""Bits of a shift; the largest leaves nothing of a weight, and stands for all that are larger."""
+FINE_BITS = 3
+"""Bits of a shift that are done in the cycle of the rounding; the others are done the cycle before."""
 
 
 class Softmax(wiring.Component):
@@ -148,9 +150,9 @@ class Softmax(wiring.Component):
         fresh, step = (Signal(later, name=f"{n}_{lane}", reset_less=True) for n in ("fresh", "step"))
         m.d.comb += [
             is_empty.eq(first | empty),
-            climbs.eq(~is_empty & (goal > maximum)),
-            # need > maximum + climbs, without waiting for the sum
-            drops.eq(visible[lane] & ~is_empty & Mux(climbs, less > maximum, need > maximum)),
+            # the signs of differences; need > maximum + climbs, without waiting for the sum
+            climbs.eq(~is_empty & (maximum - goal)[-1]),
+            drops.eq(visible[lane] & ~is_empty & Mux((maximum - goal)[-1], (maximum - less)[-1], (maximum - need)[-1])),
         ]
         with m.If(valid):
             m.d.sync += [
@@ -182,20 +184,23 @@ class Softmax(wiring.Component):
         # the fraction does not depend on the maximum, whose lowest bit stands for four octaves
         whole = hold(-1, below[formats.SCORE_FRACTION:].as_signed(), "whole")
         distance = maximum.shift_left(formats.STEP) + whole
-        octaves = hold(0, Mux(distance > AMOUNT_MAX, AMOUNT_MAX, distance)[:AMOUNT_MAX.bit_length()], "octaves")
+        # a row that the lane sees is never above the maximum
+        octaves = hold(0, _amount(distance[:-1]), "octaves")
         power = hold(0, read.data, "power")
         for group in range(g.groups):
             name = f"_{group}"
             parts = [hold(1, part, f"part_{i}{name}") for i, part in enumerate(
                 mantissa_parts(power, row.mantissa[group]))]
             total = octaves + row.share[group]
-            amount = hold(1, Mux(total > AMOUNT_MAX, AMOUNT_MAX, total)[:len(octaves)], f"amount{name}", 2)
-            scaled = hold(2, (parts[0] + parts[1])[:formats.WEIGHT_BITS], f"scaled{name}")
-            weight = hold(3, shift_round(scaled, amount), f"weight{name}")
+            amount = hold(1, _amount(total), f"amount{name}")
+            scaled = hold(2, shift_coarse((parts[0] + parts[1])[:formats.WEIGHT_BITS], amount), f"scaled{name}")
+            fine = hold(2, amount[:FINE_BITS], f"fine{name}")
+            weight = hold(3, shift_round(scaled, fine), f"weight{name}")
             with m.If(seen[-1]):
                 m.d.sync += self.weights[lane][group].eq(Mux(row.sign[group], -weight, weight))
-        octaves, power = hold(1, octaves, "octaves", 2), hold(1, power, "power", 2)
-        term = shift_round(Cat(Const(0, formats.WEIGHT_BITS - formats.EXP_BITS), power), octaves)
+        fine = hold(1, octaves[:FINE_BITS], "fine", 2)
+        full = Cat(Const(0, formats.WEIGHT_BITS - formats.EXP_BITS), power)
+        term = shift_round(hold(1, shift_coarse(full, octaves), "coarse", 2), fine)
         term = hold(3, Mux(row.low, 0, term), "term")
         with m.If(seen[-1]):
             m.d.sync += self.terms[lane].eq(term)
@@ -222,6 +227,20 @@ def _delay(m: Module, valid: Sequence[Value], stage: int, cycles: int, values: S
     return held
 
 
+def _amount(value: Value) -> Value:
+    """Unsigned value, at most the largest shift."""
+    return value[:AMOUNT_BITS] | value[AMOUNT_BITS:].any().replicate(AMOUNT_BITS)
+
+
+def shift_coarse(value: Value, amount: Value) -> Value:
+    """First part of a rounded shift: unsigned value / 2^amount without the FINE_BITS lowest bits of the amount, a
+    fraction bit more than the value. Combinational.
+    """
+    return value.shift_left(1) >> Cat(Const(0, FINE_BITS), amount[FINE_BITS:])
+
+
 def shift_round(value: Value, amount: Value) -> Value:
-    """Unsigned value / 2^amount, rounded half up; as wide as the value, which must not be all ones. Combinational."""
-    return ((value.shift_left(1) >> amount) + 1)[1:len(value) + 1]
+    """Second part: value / 2^amount, rounded half up to whole units, a bit less than ``value``. Value must be below the
+    last half unit of its width. Combinational.
+    """
+    return ((value >> amount) + 1)[1:len(value)]

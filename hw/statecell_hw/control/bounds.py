@@ -16,7 +16,7 @@ class Bounds(wiring.Component):
     """Takes the range blocks of an ATTEND, then looks at one query a cycle.
 
     `bad`: a range is empty or ends beyond `rows`. `first` and `end` enclose all ranges. All three are valid
-    `count` + 1 cycles after the last range word: before the query vectors that follow can have passed.
+    `count` + 2 cycles after the last range word: before the query vectors that follow can have passed.
 
     Members
     -------
@@ -69,24 +69,33 @@ class Bounds(wiring.Component):
         index = Signal(range(most + 1))
         words = Signal(range(most + 1))
         lane = Signal(range(g.lanes + 1))
-        m.d.comb += [self.full.eq(index == words), self.i.ready.eq(~self.full), self.busy.eq(lane != self.count)]
+        chosen, initial = Signal(), Signal(reset_less=True)
+        m.d.comb += [
+            self.full.eq(index == words), self.i.ready.eq(~self.full), self.busy.eq((lane != self.count) | chosen),
+        ]
         with m.If(self.i.valid & ~self.full):
             m.d.sync += index.eq(index + 1)
             for item in range(2 * g.lanes):
                 target = (self.ends if item % 2 else self.starts)[item // 2]
                 with m.If(index == item // g.word):
                     m.d.sync += target.eq(self.i.payload.word_select(item % g.word, bits))
-        start = Array(self.starts[i] for i in range(g.lanes))[lane]
-        end = Array(self.ends[i] for i in range(g.lanes))[lane]
-        with m.If(self.full & self.busy):
+        # choose a query's range, compare it a cycle later
+        start, end = Signal(bits, reset_less=True), Signal(bits, reset_less=True)
+        m.d.sync += [
+            start.eq(Array(self.starts[i] for i in range(g.lanes))[lane]),
+            end.eq(Array(self.ends[i] for i in range(g.lanes))[lane]),
+            initial.eq(lane == 0), chosen.eq(self.full & (lane != self.count)),
+        ]
+        with m.If(self.full & (lane != self.count)):
             m.d.sync += lane.eq(lane + 1)
+        with m.If(chosen):
             with m.If((start >= end) | (end > self.rows)):
                 m.d.sync += self.bad.eq(1)
-            with m.If((lane == 0) | (start < self.first)):
+            with m.If(initial | (start < self.first)):
                 m.d.sync += self.first.eq(start)
-            with m.If((lane == 0) | (end > self.end)):
+            with m.If(initial | (end > self.end)):
                 m.d.sync += self.end.eq(end)
         with m.If(self.start):
             blocks = (self.count + (per_block - 1)) >> (per_block.bit_length() - 1)
-            m.d.sync += [index.eq(0), words.eq(blocks * block_words), lane.eq(0), self.bad.eq(0)]
+            m.d.sync += [index.eq(0), words.eq(blocks * block_words), lane.eq(0), chosen.eq(0), self.bad.eq(0)]
         return m

@@ -31,7 +31,7 @@ def row_blocks(g: Geometry) -> int:
 
 
 class Checks(wiring.Component):
-    """The status of a command as far as its header and its slot's entry tell: one cycle after the header, at once after
+    """The status of a command as far as its header and its slot's entry tell: two cycles after the header, one after
     the entry.
 
     The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, WRONG_KIND, BAD_FLAGS (also
@@ -116,9 +116,13 @@ class Checks(wiring.Component):
                 with m.Case(Opcode.OPEN):
                     m.d.comb += length.eq(header.flags.any())
 
-        # what the header alone tells is worked out while the entry is read
-        flagged_1, counts_1, length_1 = Signal(), Signal(), Signal()
-        m.d.sync += [flagged_1.eq(flagged), counts_1.eq(counts), length_1.eq(length != header.blocks)]
+        # each finding waits in a register for the choice among all: a sum, a comparison and the choice are too much for
+        # one cycle
+        strange, beyond, flagged_1, counts_1, length_1 = (Signal(name=f"header_{i}") for i in range(5))
+        m.d.sync += [
+            strange.eq(~_among(opcode, opcodes(g.states))), beyond.eq(named & (header.slot >= g.slots)),
+            flagged_1.eq(flagged), counts_1.eq(counts), length_1.eq(length != header.blocks),
+        ]
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
         m.d.comb += self.added.eq(Mux(wide, count << 1, count))
@@ -133,20 +137,32 @@ class Checks(wiring.Component):
             with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += full.eq(entry.rows + self.added > room)
 
+        opened, closed, outside_1, full_1 = (Signal(name=f"entry_{i}") for i in range(4))
+        m.d.sync += [
+            opened.eq((opcode == Opcode.OPEN) & entry.open),
+            closed.eq(named & (opcode != Opcode.OPEN) & ~entry.open),
+            outside_1.eq(outside), full_1.eq(full),
+        ]
         wrong_length: Value = length_1
+        kind = Signal(name="entry_kind")
         if g.states:
             # what a token's payload has depends on the slot's mode
-            wrong_length = Mux(opcode == Opcode.RECUR, entry.blocks != header.blocks, length_1)
-        with m.If(~_among(opcode, opcodes(g.states))):
+            blocks, recurs = Signal(name="entry_blocks"), Signal(name="header_recurs")
+            m.d.sync += [
+                blocks.eq(entry.blocks != header.blocks), recurs.eq(opcode == Opcode.RECUR),
+                kind.eq(Mux(entry.recurrent, _among(opcode, TOKEN_COMMANDS), _among(opcode, RECURRENT) & named)),
+            ]
+            wrong_length = Mux(recurs, blocks, length_1)
+        with m.If(strange):
             m.d.comb += self.status.eq(Status.BAD_OPCODE)
-        with m.Elif(named & (header.slot >= g.slots)):
+        with m.Elif(beyond):
             m.d.comb += self.status.eq(Status.BAD_SLOT)
-        with m.Elif((opcode == Opcode.OPEN) & entry.open):
+        with m.Elif(opened):
             m.d.comb += self.status.eq(Status.SLOT_OPEN)
-        with m.Elif(named & (opcode != Opcode.OPEN) & ~entry.open):
+        with m.Elif(closed):
             m.d.comb += self.status.eq(Status.SLOT_CLOSED)
         if g.states:
-            with m.Elif(Mux(entry.recurrent, _among(opcode, TOKEN_COMMANDS), _among(opcode, RECURRENT) & named)):
+            with m.Elif(kind):
                 m.d.comb += self.status.eq(Status.WRONG_KIND)
         with m.Elif(flagged_1):
             m.d.comb += self.status.eq(Status.BAD_FLAGS)
@@ -154,9 +170,9 @@ class Checks(wiring.Component):
             m.d.comb += self.status.eq(Status.BAD_COUNT)
         with m.Elif(wrong_length):
             m.d.comb += self.status.eq(Status.BAD_LENGTH)
-        with m.Elif(outside):
+        with m.Elif(outside_1):
             m.d.comb += self.status.eq(Status.BAD_RANGE)
-        with m.Elif(full):
+        with m.Elif(full_1):
             m.d.comb += self.status.eq(Status.FULL)
         with m.Else():
             m.d.comb += self.status.eq(Status.OK)

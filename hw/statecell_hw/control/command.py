@@ -43,7 +43,7 @@ begin while no other command has anything under way in the tile, `quiet`, all ot
 class Command(wiring.Component):
     """Reads a header, checks it against its slot, has the payload handled, and commits after the frame's verdict.
 
-    A header costs 4 cycles, an end of frame 1; the payload flows meanwhile at the pace of its unit. Nothing is
+    A header costs 5 cycles, an end of frame 1; the payload flows meanwhile at the pace of its unit. Nothing is
     committed unless the frame is good and every check passed; what units wrote by then lies beyond the slot's rows and
     pages, where nobody sees it. A command that fails its checks takes its payload unread. A bad frame's status wins.
 
@@ -160,23 +160,22 @@ class Command(wiring.Component):
             checks.header.eq(self.request),
             checks.entry.eq(self.entry),
         ]
-        checked, final = Signal(STATUS_BITS), Signal(STATUS_BITS)
+        checked, ended, final = Signal(STATUS_BITS), Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
         running, waits = Signal(), Signal()
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
-            final.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
-            good.eq(final == Status.OK),
-            self.mapping.eq(running & (opcode == Opcode.MAP)),
-            self.attending.eq(running & (opcode == Opcode.ATTEND)),
-            self.appending.eq(running & (opcode == Opcode.APPEND)),
-            self.writing.eq(running & (opcode == Opcode.WRITE_ROWS)),
+            ended.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
         ]
+        # nothing of it changes from the last cycle of the payload to the commit
+        m.d.sync += [final.eq(ended), good.eq(ended == Status.OK)]
+        units = {
+            Opcode.MAP: self.mapping, Opcode.ATTEND: self.attending, Opcode.APPEND: self.appending,
+            Opcode.WRITE_ROWS: self.writing,
+        }
         if g.states:
-            m.d.comb += [
-                self.recurrent.opening.eq(running & (opcode == Opcode.OPEN)),
-                self.recurrent.recurring.eq(running & (opcode == Opcode.RECUR)),
-            ]
+            units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring}
+        named = {code: Signal(name=f"is_{code.name.lower()}") for code in units}
         with m.FSM():
             with m.State("IDLE"):
                 m.d.sync += [status.eq(Status.OK), self.request.eq(self.header.payload)]
@@ -188,11 +187,16 @@ class Command(wiring.Component):
                 m.d.sync += self.entry.eq(self.read_entry)
                 m.next = "CHECK"
             with m.State("CHECK"):
-                m.d.sync += [status.eq(checks.status), waits.eq(opcode.matches(*(int(o) for o in BARRIER)))]
+                m.d.sync += waits.eq(opcode.matches(*(int(o) for o in BARRIER)))
+                m.d.sync += [flag.eq(opcode == code) for code, flag in named.items()]
+                m.next = "STATUS"
+            with m.State("STATUS"):
+                m.d.sync += status.eq(checks.status)
                 m.next = "BEGIN"
             with m.State("BEGIN"), m.If(self._may_begin(m, status, waits)):
                 m.d.comb += [self.header.ready.eq(1), self.begin.eq(status == Status.OK)]
                 m.d.sync += running.eq(status == Status.OK)
+                m.d.sync += [unit.eq((status == Status.OK) & named[code]) for code, unit in units.items()]
                 m.next = "PAYLOAD"
             with m.State("PAYLOAD"):
                 m.d.comb += self.ended.eq(self.verdict.valid)
@@ -212,7 +216,7 @@ class Command(wiring.Component):
                 if g.states:
                     self._commit_state(m, commit & running, good)
                 with m.If(commit):
-                    m.d.sync += running.eq(0)
+                    m.d.sync += [running.eq(0), *(unit.eq(0) for unit in units.values())]
                     with m.If(running & self.reads & good):
                         m.next = "READ"
                     with m.Else():

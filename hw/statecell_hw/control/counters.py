@@ -64,10 +64,6 @@ class Counters(wiring.Component):
                 m.d.sync += count.eq(0)
             with m.If(capture):
                 m.d.sync += copy.eq(count)
-        bits = 8 * self.g.link_bytes
-        flat = Cat(copies)
-        with m.Switch(self.index):
-            for number in range(len(flat) // bits):
-                with m.Case(number):
-                    m.d.comb += self.word.eq(flat[number * bits : (number + 1) * bits])
+        # a tree of selectors: cases of `index` would each compare it
+        m.d.comb += self.word.eq(Cat(copies).word_select(self.index, len(self.word)))
         return m

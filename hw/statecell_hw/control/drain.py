@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Elaboratable, Module, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -39,7 +39,7 @@ class Drain(wiring.Component):
         words = self.g.vector_words
         index = Signal(range(words))
         vector = Signal(range(self.g.lanes))
-        end = Signal()
+        end = Signal(init=words == 1)  # the word to come is its vector's last
         for number, tile in enumerate(self.tiles):
             with m.If(self.order.valid & (self.order.payload.tile == number)):
                 m.d.comb += [
@@ -47,14 +47,10 @@ class Drain(wiring.Component):
                     self.o.payload.eq(tile.payload),
                     tile.ready.eq(self.o.ready),
                 ]
-        m.d.comb += [
-            end.eq(index == words - 1),
-            self.order.ready.eq(self.o.valid & self.o.ready & end & (vector + 1 == self.order.payload.lanes)),
-        ]
+        complete = vector + 1 == self.order.payload.lanes
+        m.d.comb += self.order.ready.eq(self.o.valid & self.o.ready & end & complete)
         with m.If(self.o.valid & self.o.ready):
-            m.d.sync += index.eq(index + 1)
+            m.d.sync += [index.eq(Mux(end, 0, index + 1)), end.eq(index == (words - 2) % words)]
             with m.If(end):
-                m.d.sync += [index.eq(0), vector.eq(vector + 1)]
-            with m.If(self.order.ready):
-                m.d.sync += vector.eq(0)
+                m.d.sync += vector.eq(Mux(complete, 0, vector + 1))
         return m

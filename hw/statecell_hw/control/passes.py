@@ -15,6 +15,9 @@ from statecell_hw.layouts import pass_layout
 DEPTH = 4
 """ATTENDs that may wait: one with its queries in the shadow registers, others behind it."""
 
+INTERVAL = 3
+"""Cycles from one ATTEND to the next, if nothing waits: out of the queue, its queries counted, started."""
+
 
 def attend_layout(g: Geometry) -> data.StructLayout:
     """An ATTEND that sent `sent` query vectors to the row writer; only a `good` one becomes the pass `pass_`."""
@@ -30,7 +33,7 @@ class PassQueue(wiring.Component):
     """Starts passes in the order of their commands, each when all its queries have arrived in its tile.
 
     An ATTEND that failed after it had sent queries goes the same way, but ends in `drop`, which frees the tile's shadow
-    registers. Latency from the last query, or from `i`, to `start`: 1 cycle.
+    registers. Latency to `start`: 1 cycle from the last query, 3 from `i`; interval INTERVAL.
 
     Members
     -------
@@ -72,31 +75,38 @@ class PassQueue(wiring.Component):
         m.submodules.waiting = waiting = SyncFIFO(width=layout.size, depth=DEPTH)
         # A tile has at most two passes that are not drained, so that this queue is never full when one starts.
         m.submodules.results = results = SyncFIFO(width=result_layout(g).size, depth=2 * g.tiles + 1)
-        head = data.View(layout, waiting.r_data)
+        # the oldest ATTEND, and whether it is there and has its queries
+        head: Any = Signal(layout, reset_less=True)
+        held, complete = Signal(), Signal()
         result = data.View(result_layout(g), results.w_data)
         queries = Signal(range((DEPTH + 2) * g.lanes))  # arrived and not used up
-        complete, done = Signal(), Signal()
+        done = Signal()
         m.d.comb += [
             waiting.w_data.eq(self.i.payload),
             waiting.w_en.eq(self.i.valid),
             self.i.ready.eq(waiting.w_rdy),
-            complete.eq(waiting.r_rdy & (queries >= head.sent)),
             self.tile.eq(head.tile),
             self.start.payload.eq(head.pass_),
             self.start.valid.eq(complete & head.good & results.w_rdy),
             self.drop.eq(complete & ~head.good),
             done.eq(self.drop | (self.start.valid & self.start.ready)),
-            waiting.r_en.eq(done),
+            waiting.r_en.eq(~held),
             result.tile.eq(head.tile),
             result.lanes.eq(head.pass_.lanes),
             results.w_en.eq(self.start.valid & self.start.ready),
             self.order.payload.as_value().eq(results.r_data),
             self.order.valid.eq(results.r_rdy),
             results.r_en.eq(self.order.ready),
-            self.idle.eq(~waiting.r_rdy & ~results.r_rdy),
+            self.idle.eq(~waiting.r_rdy & ~held & ~results.r_rdy),
         ]
+        with m.If(~held):
+            m.d.sync += [head.eq(waiting.r_data), held.eq(waiting.r_rdy)]
+        # a query that arrives counts in the next cycle already
+        m.d.sync += complete.eq(
+            held & ~done & ((queries >= head.sent) | (self.arrived & (queries + 1 == head.sent)))
+        )
         with m.If(done):
-            m.d.sync += queries.eq(queries - head.sent + self.arrived)
+            m.d.sync += [queries.eq(queries - head.sent + self.arrived), held.eq(0)]
         with m.Else():
             m.d.sync += queries.eq(queries + self.arrived)
         return m

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
-from amaranth.hdl import Array, Cat, Const, Elaboratable, Module, Signal
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.enum import Enum
 from amaranth.lib.fifo import SyncFIFO
@@ -14,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 from statecell.spec import frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Info
 from statecell.spec.fingerprint import fingerprint
-from statecell.spec.geometry import MAX_LANES, Geometry
+from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SerialLink, bit_cycles
 from statecell_hw.attention.pack import packed_layout
 from statecell_hw.control.counters import COUNTER_BITS
@@ -77,7 +77,8 @@ class Responder(wiring.Component):
     """Queue of completed commands, and the words of their responses.
 
     A header goes out as soon as the command is the oldest, so that an ATTEND's header does not wait for its vectors.
-    Latency from `i` to the first header word 1 cycle, from a result word to the same word out 0.
+    Latency from `i` to the first header word 2 cycles, from a result word to the same word out 0. A word a cycle
+    but for the words of INFO and COUNTERS, each of which needs two.
 
     Parameters: `info`, what INFO answers.
 
@@ -123,118 +124,157 @@ class Responder(wiring.Component):
         m = Module()
         g = self.g
         bits = 8 * g.link_bytes
-        block_words = frame.BLOCK // g.link_bytes
-        info_words = len(INFO_FIELDS) * INFO_BITS // bits
         layout = completion_layout(g)
         m.submodules.queue = queue = SyncFIFO(width=layout.size, depth=DEPTH)
         head = data.View(layout, queue.r_data)
-        version = RESPONSE["version"].width
-        header = Cat(Const(frame.VERSION, version), head.header.as_value()[version:])
-        exponents = data.View(
-            data.ArrayLayout(EXPONENT_BITS, MAX_LANES), Signal(EXPONENT_BITS * MAX_LANES, name="exponents")
-        )
-        index = Signal(range(max(block_words, g.vector_words, info_words, 1 << len(self.counter_index))))
-        left = Signal(len(head.header.blocks) + (block_words - 1).bit_length())  # words of READ_ROWS to come
-        vector = Signal(range(g.lanes + 1))
-        word, last, take, end = self.o.payload.data, self.o.payload.last, Signal(), Signal()
+        kinds: dict[Answer, Signal] = {
+            answer: Signal(name=f"is_{answer.name.lower()}") for answer in Answer if answer != Answer.NOTHING
+        }
+
+        # A response is a header, and behind it a table (INFO, COUNTERS, STATE), blocks of rows or outputs, or vectors
+        # and a block of their exponents. What is asked about a word is known a cycle before it: all ways out are short.
+        block_words = frame.BLOCK // g.link_bytes
+        table_words = {
+            Answer.INFO: len(INFO_FIELDS) * INFO_BITS // bits,
+            Answer.COUNTERS: len(COUNTER_FIELDS) * COUNTER_BITS // bits,
+            **({Answer.STATE: STATE_BITS // bits} if g.states else {}),
+        }
+        own, of_vectors = Signal(), Signal()  # where the word on `o` comes from, and a signal for each of `blocks`
+        blocks = {Answer.ROWS: self.rows, **({Answer.OUTPUTS: self.outputs} if g.states else {})}
+        of_blocks = {answer: Signal(name=f"of_{answer.name.lower()}") for answer in blocks}
+        foreign = Cat(of_vectors, *of_blocks.values()).any()
+        pause = Signal()  # a table's word is on its way
+        opening, tabular = Signal(), Signal()  # own words: of the header; of a table; neither: exponents
+        word = Signal(bits, reset_less=True)  # own word on `o`
+        index = Signal(range(max(block_words, *table_words.values())))  # own word to come behind it
+        left = Signal(range(max(block_words, g.vector_words, *table_words.values())))  # words of the part to come
+        end, closing = Signal(init=1), Signal(init=1)  # no word is to come; no part
+        parts = Signal(range(max(1 << len(head.header.blocks), g.lanes + 1)))  # vectors or blocks to come
+        lane = Signal(g.lanes)  # which vector
+        single = Signal()  # only one is, a cycle late
+        table = Signal(bits, reset_less=True)  # word `index` of the table, a cycle late
+        quiet, moves, fresh = Signal(), Signal(), Signal()
+        ready, popped = Signal(), Signal()  # a command waits; all of the queue's first one was taken a cycle ago
         m.d.comb += [
             queue.w_data.eq(self.i.payload),
             queue.w_en.eq(self.i.valid),
             self.i.ready.eq(queue.w_rdy),
-            self.idle.eq(~queue.r_rdy),
-            take.eq(self.o.valid & self.o.ready),
-            queue.r_en.eq(take & last),
+            quiet.eq(~(own | foreign | pause)),
+            self.idle.eq(~ready & quiet),
+            self.o.valid.eq(own | (of_vectors & self.vectors.valid) | Cat(
+                of_blocks[answer] & blocks[answer].valid for answer in blocks).any()),
+            self.o.payload.last.eq(fresh),
+            self.vectors.ready.eq(of_vectors & self.o.ready),
+            *(blocks[answer].ready.eq(of_blocks[answer] & self.o.ready) for answer in blocks),
             self.counter_index.eq(index),
+            moves.eq(quiet | (self.o.valid & self.o.ready)),
+            fresh.eq(end & closing),  # the next word begins a response
+            queue.r_en.eq(popped),
+            ready.eq(queue.r_rdy & ~popped),
         ]
-        with m.If(take):
-            m.d.sync += index.eq(index + 1)
+        with m.If(own):
+            m.d.comb += self.o.payload.data.eq(word)
+        with m.Elif(of_vectors):
+            m.d.comb += self.o.payload.data.eq(self.vectors.payload.data)
+        with m.Else():
+            m.d.comb += self.o.payload.data.eq(self.rows.payload)
+        if g.states:
+            with m.If(of_blocks[Answer.OUTPUTS]):
+                m.d.comb += self.o.payload.data.eq(self.outputs.payload)
+        m.d.sync += [
+            popped.eq(moves & (fresh & ready if block_words == 1 else opening & (left == 1))),
+            single.eq(parts == 1),
+            table.eq(Mux(kinds[Answer.COUNTERS], self.counter_word, self._info_word(m, index))),
+        ]
+        if g.states:
+            with m.If(kinds[Answer.STATE]):
+                m.d.sync += table.eq(self.state.word_select(index, bits))
+        exponents = self._exponents(m, clear=opening, lane=lane & of_vectors.replicate(g.lanes))
+
+        def begin(words: int, at: int = 0) -> None:
+            m.d.sync += [index.eq(at), left.eq(words - 1), end.eq(words == 1)]
+
+        with m.If(pause & ~(own | foreign)):
+            m.d.sync += [word.eq(table), own.eq(1), pause.eq(0), index.eq(Mux(end, 0, index + 1))]
+        with m.Elif(moves):
+            m.d.sync += [left.eq(left - 1), end.eq(left == 1)]
+            with m.If(tabular):
+                m.d.sync += [own.eq(0), pause.eq(1)]
+            with m.Elif(own):
+                m.d.sync += index.eq(Mux(left == 1, 0, index + 1))
+            with m.If(fresh | (opening & ~end)):
+                m.d.sync += word.eq(self._of_block(self._header(head), index))
+            with m.Else():
+                m.d.sync += word.eq(self._of_block(exponents, index))
             with m.If(end):
-                m.d.sync += index.eq(0)
-        with m.FSM():
-            with m.State("HEADER"):
-                m.d.comb += [
-                    self.o.valid.eq(queue.r_rdy),
-                    word.eq(header.word_select(index, bits) if block_words > 1 else header),
-                    end.eq(index == block_words - 1),
-                    last.eq(end & (head.answer == Answer.NOTHING)),
+                is_table = Cat(kinds[answer] for answer in table_words).any()
+                m.d.sync += [
+                    own.eq(Mux(closing, ready, of_vectors & single)),
+                    opening.eq(closing & ready),
+                    of_vectors.eq(~closing & Mux(opening, kinds[Answer.VECTORS], of_vectors & ~single)),
+                    *(of.eq(~closing & Mux(opening, kinds[answer], of)) for answer, of in of_blocks.items()),
+                    tabular.eq(~closing & opening & is_table),
+                    pause.eq(~closing & opening & is_table),
+                    parts.eq(parts - ~opening),
+                    lane.eq(Mux(of_vectors, lane << 1, 1)),
                 ]
-                m.d.sync += [vector.eq(0), left.eq(head.header.blocks * block_words)]
-                with m.If(take & end), m.Switch(head.answer):
-                    recurrent = (Answer.OUTPUTS, Answer.STATE) if g.states else ()
-                    for answer in (Answer.INFO, Answer.COUNTERS, Answer.VECTORS, Answer.ROWS, *recurrent):
-                        with m.Case(answer):
-                            m.next = answer.name
-            with m.State("INFO"):
-                fields = sum(int(v) << (INFO_BITS * i) for i, v in enumerate(astuple(self.info)))
-                m.d.comb += [self.o.valid.eq(1), end.eq(index == info_words - 1), last.eq(end)]
-                with m.Switch(index):
-                    for number in range(info_words):
-                        with m.Case(number):
-                            m.d.comb += word.eq(fields >> (number * bits) & ((1 << bits) - 1))
-                with m.If(take & end):
-                    m.next = "HEADER"
-            with m.State("COUNTERS"):
-                m.d.comb += [
-                    self.o.valid.eq(1),
-                    word.eq(self.counter_word),
-                    end.eq(index == len(COUNTER_FIELDS) * COUNTER_BITS // bits - 1),
-                    last.eq(end),
-                ]
-                with m.If(take & end):
-                    m.next = "HEADER"
-            with m.State("VECTORS"):
-                m.d.comb += [
-                    self.o.valid.eq(self.vectors.valid),
-                    self.vectors.ready.eq(self.o.ready),
-                    word.eq(self.vectors.payload.data),
-                    end.eq(index == g.vector_words - 1),
-                ]
-                with m.If(take & end):
+                begin(block_words, int(block_words != 1))
+                with m.If(closing):
                     m.d.sync += [
-                        vector.eq(vector + 1),
-                        Array(exponents[i] for i in range(g.lanes))[vector].eq(self.vectors.payload.block),
+                        closing.eq(~ready | (head.answer == Answer.NOTHING)),
+                        parts.eq(Mux(head.answer == Answer.VECTORS, head.lanes, head.header.blocks)),
+                        *(kind.eq(head.answer == answer) for answer, kind in kinds.items()),
                     ]
-                    with m.If(vector + 1 == head.lanes):
-                        m.next = "EXPONENTS"
-            with m.State("EXPONENTS"):
-                flat = exponents.as_value()
-                m.d.comb += [
-                    self.o.valid.eq(1),
-                    word.eq(flat.word_select(index, bits) if block_words > 1 else flat),
-                    end.eq(index == block_words - 1),
-                    last.eq(end),
-                ]
-                with m.If(take & end):
-                    # The next response may have fewer lanes, and the bytes of the others must be 0.
-                    m.d.sync += flat.eq(0)
-                    m.next = "HEADER"
-            with m.State("ROWS"):
-                m.d.comb += [
-                    self.o.valid.eq(self.rows.valid),
-                    self.rows.ready.eq(self.o.ready),
-                    word.eq(self.rows.payload),
-                    last.eq(left == 1),
-                    end.eq(left == 1),
-                ]
-                with m.If(take):
-                    m.d.sync += left.eq(left - 1)
-                    with m.If(last):
-                        m.next = "HEADER"
-            if g.states:
-                with m.State("OUTPUTS"):
-                    m.d.comb += [
-                        self.o.valid.eq(self.outputs.valid), self.outputs.ready.eq(self.o.ready),
-                        word.eq(self.outputs.payload), last.eq(left == 1), end.eq(left == 1),
-                    ]
-                    with m.If(take):
-                        m.d.sync += left.eq(left - 1)
-                        with m.If(last):
-                            m.next = "HEADER"
-                with m.State("STATE"):
-                    m.d.comb += [
-                        self.o.valid.eq(1), word.eq(self.state.word_select(index, bits)),
-                        end.eq(index == STATE_BITS // bits - 1), last.eq(end),
-                    ]
-                    with m.If(take & end):
-                        m.next = "HEADER"
+                    with m.If(~ready):
+                        m.d.sync += [index.eq(0), end.eq(1)]
+                with m.Elif(opening):
+                    is_blocks = Cat(kinds[answer] for answer in blocks).any()
+                    m.d.sync += [closing.eq(is_table | (is_blocks & (parts == 1))), index.eq(0)]
+                    for answer, words in {**table_words, Answer.VECTORS: g.vector_words}.items():
+                        with m.If(kinds[answer]):
+                            begin(words)
+                with m.Elif(of_vectors):
+                    m.d.sync += closing.eq(single)
+                    with m.If(~single):
+                        begin(g.vector_words)
+                with m.Else():
+                    m.d.sync += [closing.eq(parts == 2), index.eq(0)]
         return m
+
+    def _of_block(self, block: Value, index: Signal) -> Value:
+        """Word `index` of a block."""
+        bits = 8 * self.g.link_bytes
+        return block.word_select(index[: (len(block) // bits - 1).bit_length()], bits) if bits < len(block) else block
+
+    def _header(self, head: Any) -> Value:
+        """The header of the response `head`."""
+        version = RESPONSE["version"].width
+        return Cat(Const(frame.VERSION, version), head.header.as_value()[version:])
+
+    def _exponents(self, m: Module, *, clear: Signal, lane: Value) -> Value:
+        """The block of the vectors' exponents, from the second word of the last vector on.
+
+        `clear`: all are 0, as those of vectors that there are not stay; `lane`: the vector that passes by, a bit each.
+        """
+        flat = Signal(8 * frame.BLOCK)
+        exponents = []
+        for number in range(self.g.lanes):
+            exponent = Signal.like(self.vectors.payload.block, name=f"exponent_{number}", reset_less=True)
+            exponents.append(exponent)
+            with m.If(clear):
+                m.d.sync += exponent.eq(0)
+            with m.Elif(lane[number] & self.vectors.valid):
+                m.d.sync += exponent.eq(self.vectors.payload.block)
+            m.d.comb += flat.word_select(number, EXPONENT_BITS).eq(exponent)
+        return flat
+
+    def _info_word(self, m: Module, index: Signal) -> Signal:
+        """Word `index` of INFO's table."""
+        bits = 8 * self.g.link_bytes
+        fields = sum(int(value) << (INFO_BITS * i) for i, value in enumerate(astuple(self.info)))
+        word = Signal(bits, name="info_word")
+        with m.Switch(index):
+            for number in range(len(INFO_FIELDS) * INFO_BITS // bits):
+                with m.Case(number):
+                    m.d.comb += word.eq(fields >> (number * bits) & ((1 << bits) - 1))
+        return word

@@ -26,9 +26,9 @@ class Vectors(wiring.Component):
     """Feeds whole vectors into the rotation and says where each goes.
 
     Results have priority, at vector boundaries only; each vector takes a credit of its destination first, so that the
-    rotation never waits. Input vectors wait in a buffer of two until they are complete, unless `quiet` says that no
-    result can come meanwhile: then they pass through as they arrive, in one cycle. Thus a link that stops inside a
-    vector holds up nobody's results.
+    rotation never waits; a credit that comes back counts a cycle later. Input vectors wait in a buffer of two until
+    they are complete, unless `quiet` says that no result can come meanwhile: then they pass through as they arrive, in
+    one cycle. Thus a link that stops inside a vector holds up nobody's results. A vector has two words at least.
 
     Members
     -------
@@ -94,41 +94,58 @@ class Vectors(wiring.Component):
         entering = Signal(range(words))
         whole = Signal(range(BUFFERS + 1))
         take_in, take_out, entered, left = Signal(), Signal(), Signal(), Signal()
+        # Flags of the queues, known a cycle ahead. Places that become free in between count a cycle later.
+        room = Signal(init=1)
+        some, several = Signal(), Signal()  # words in the buffer: one at least, two at least
+        take_job = take_in & self.i.payload.first
         m.d.comb += [
-            self.i.ready.eq(buffer.w_rdy & jobs.w_rdy),
-            take_in.eq(self.i.valid & self.i.ready),
+            self.i.ready.eq(room),
+            take_in.eq(self.i.valid & room),
             buffer.w_en.eq(take_in),
             buffer.w_data.eq(self.i.payload.data),
-            jobs.w_en.eq(take_in & self.i.payload.first),
+            jobs.w_en.eq(take_job),
             jobs.w_data.eq(self.i.payload.job),
             entered.eq(take_in & (entering == words - 1)),
         ]
         with m.If(take_in):
             m.d.sync += entering.eq(Mux(entered, 0, entering + 1))
-        m.d.sync += whole.eq(whole + entered - left)
+        complete = Signal()  # a vector is
+        level = buffer.r_level
+        m.d.sync += [
+            room.eq(
+                (level != buffer.depth) & ~((level == buffer.depth - 1) & take_in)
+                & (jobs.r_level != jobs.depth) & ~((jobs.r_level == jobs.depth - 1) & take_job)
+            ),
+            some.eq(take_in | several | (some & ~take_out)),
+            several.eq((level > 2) | ((level == 2) & (take_in | ~take_out)) | ((level == 1) & take_in & ~take_out)),
+            whole.eq(whole + entered - left),
+            complete.eq(entered | (whole > 1) | ((whole == 1) & ~left)),
+        ]
 
         # Rotation side: at a boundary choose a source, then stay with it for a vector.
         index = Signal(range(words))
-        boundary, chosen, source, feed = Signal(), Signal(), Signal(), Signal()
+        boundary = Signal(init=1)
+        chosen, source, feed, last = Signal(), Signal(), Signal(), Signal()
         result_ready, input_ready, begins, continues = Signal(), Signal(), Signal(), Signal()
         offered = Signal()  # a job that was not taken stays: no result goes first then
         unwritten = Signal(range(3 * Writer.BUFFERS + 1))
+        # Credits and a tag to take at a boundary: none are taken in the cycle before one, vectors being two words long
+        # at least, so that these may be a cycle old.
+        may_pack, may_write = Signal(), Signal()
         sample = self.results.payload.data
         m.d.comb += [
-            boundary.eq(index == 0),
-            result_ready.eq(self.results.valid & (self.pack_space != 0) & tags.w_rdy & ~offered),
-            input_ready.eq(
-                buffer.r_rdy & (self.writer_space != 0) & tags.w_rdy & (self.quiet | (whole != 0) | offered)
-            ),
+            result_ready.eq(self.results.valid & may_pack & ~offered),
+            input_ready.eq(some & may_write & (self.quiet | complete | offered)),
             source.eq(Mux(boundary, result_ready, chosen)),
             begins.eq(result_ready | (input_ready & self.job.ready)),
-            continues.eq(Mux(chosen, self.results.valid, buffer.r_rdy)),
+            continues.eq(Mux(chosen, self.results.valid, some)),
             feed.eq(Mux(boundary, begins, continues)),
             self.rotate_valid.eq(feed),
-            self.results.ready.eq(feed & source),
-            take_out.eq(feed & ~source),
+            self.results.ready.eq(Mux(boundary, may_pack & ~offered, chosen)),
+            take_out.eq(Mux(boundary, ~result_ready & input_ready & self.job.ready, ~chosen & some)),
             buffer.r_en.eq(take_out),
-            left.eq(take_out & (index == words - 1)),
+            last.eq(index == words - 1),
+            left.eq(take_out & last),
             jobs.r_en.eq(take_out & boundary),
             self.job.payload.as_value().eq(jobs.r_data),
             self.job.valid.eq(boundary & ~result_ready & input_ready),
@@ -138,17 +155,21 @@ class Vectors(wiring.Component):
             tags.w_data.eq(source),
             tags.r_en.eq(self.rotated & self.rotated_last),
             self.to_pack.eq(tags.r_data),
-            self.idle.eq((buffer.r_level == 0) & (tags.r_level == 0) & boundary & (entering == 0) & (unwritten == 0)),
+            self.idle.eq(~some & (tags.r_level == 0) & boundary & (entering == 0) & (unwritten == 0)),
         ]
         with m.If(feed):  # idle words are all zero, which costs a simulator nothing
             for lane in range(g.word):
                 word = buffer.r_data.word_select(lane, formats.VECTOR_BITS).as_signed()
                 m.d.comb += self.rotate_data[lane].eq(Mux(source, sample[lane], word))
-        m.d.sync += offered.eq(self.job.valid & ~self.job.ready)
+        m.d.sync += [
+            offered.eq(self.job.valid & ~self.job.ready),
+            may_pack.eq((self.pack_space != 0) & tags.w_rdy),
+            may_write.eq((self.writer_space != 0) & tags.w_rdy),
+        ]
         # A writer's buffer is free again before its last row is written, so credits do not tell when all is done.
         m.d.sync += unwritten.eq(unwritten + self.writer_take - self.writer_done)
         with m.If(feed):
-            m.d.sync += index.eq(Mux(index == words - 1, 0, index + 1))
+            m.d.sync += [index.eq(Mux(last, 0, index + 1)), boundary.eq(last)]
             with m.If(boundary):
                 m.d.sync += chosen.eq(source)
         return m

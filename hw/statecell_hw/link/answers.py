@@ -79,57 +79,66 @@ class Answers(wiring.Component):
         m.submodules.starts = starts
         note, find = starts.write_port(), starts.read_port()
 
+        begin, number = Signal(), Signal(SEQUENCE_BITS)  # a session began a cycle ago; its first answer's number
         free = Signal(address_bits)  # where the next answer begins
+        to = Signal(address_bits)  # where the next byte goes
         due = Signal(SEQUENCE_BITS)  # its number
         held = Signal(range(self.link.answers + 1))  # answers before it that are there
         place = Signal(range(self.g.link_bytes))  # byte of the word
         count = Signal(range(size + 1))  # bytes stored, or still to be sent
-        first = Signal(address_bits)
+        full = count[-1]
+        first, final = Signal(address_bits), Signal()  # where the byte to send is; it is the last
         connect, unread = Signal(), Signal()
         byte, last = Signal(BYTE_BITS), Signal()
+        entry = Signal(find.addr.shape())  # of the table
         past, moved = Signal(SEQUENCE_BITS), Signal()
         tail = min(self.g.link_bytes, frame.CRC_BYTES)  # bytes of a frame's last word that are not filling
         m.d.comb += [
             byte.eq(self.i.payload.data.word_select(place, BYTE_BITS)),
             last.eq(place == Mux(self.i.payload.last, tail, self.g.link_bytes) - 1),
-            past.eq(due - self.repeat.payload),
             moved.eq(self.o.valid & self.o.ready),
-            store.addr.eq(free + count),
+            store.addr.eq(to),
             store.data.eq(byte),
-            load.addr.eq(Mux(moved, first + 1, first)),
+            load.addr.eq(first + moved),
             self.o.payload.data.eq(load.data),
-            self.o.payload.last.eq(count == 1),
+            self.o.payload.last.eq(final),
             # The end of an answer is the start of the next, so the next one's start is noted before it is there.
-            note.addr.eq(Mux(self.begin, self.sequence + 1, due + 1)),
-            note.data.eq(Mux(self.begin, free, free + count + 1)),
-            find.addr.eq(self.repeat.payload),
+            note.addr.eq(Mux(begin, number, due + 1)),
+            note.data.eq(Mux(begin, free, to + 1)),
+            find.addr.eq(entry),
         ]
+        m.d.sync += [begin.eq(self.begin), number.eq(self.sequence + 1), past.eq(due - self.repeat.payload)]
         with m.FSM():
             with m.State("IDLE"):
                 m.d.comb += self.idle.eq(~self.i.valid & ~self.repeat.valid)
-                m.d.sync += [count.eq(0), first.eq(free), connect.eq(0), unread.eq(0)]
+                m.d.sync += [count.eq(0), first.eq(free), to.eq(free), connect.eq(0), unread.eq(0)]
+                m.d.sync += entry.eq(self.repeat.payload)
                 with m.If(self.i.valid):
                     m.next = "STORE"
                 with m.Elif(self.repeat.valid):
                     m.next = "FIND"
             with m.State("STORE"):
-                m.d.comb += [store.en.eq(self.i.valid & (count != size)), self.i.ready.eq(last)]
+                m.d.comb += [store.en.eq(self.i.valid & ~full), self.i.ready.eq(last)]
                 with m.If(self.i.valid):
-                    m.d.sync += [place.eq(Mux(last, 0, place + 1)), count.eq(count + (count != size))]
+                    m.d.sync += place.eq(Mux(last, 0, place + 1))
+                    with m.If(~full):
+                        m.d.sync += [count.eq(count + 1), to.eq(to + 1)]
                     with m.If(count == _OFFSET["opcode"]):
                         m.d.sync += connect.eq(byte == Opcode.CONNECT | frame.RESPONSE)
                     with m.If(count == _OFFSET["status"]):
                         m.d.sync += unread.eq(byte.matches(*(int(status) for status in UNREAD)))
                     with m.If(last & self.i.payload.last):
-                        m.next = "SEND"
+                        m.next = "LOAD"
                         with m.If(~connect & ~unread):
                             m.d.comb += note.en.eq(1)
-                            m.d.sync += [free.eq(free + count + 1), due.eq(due + 1)]
+                            m.d.sync += [free.eq(to + 1), due.eq(due + 1)]
                             with m.If(held != self.link.answers):
                                 m.d.sync += held.eq(held + 1)
             with m.State("FIND"):
+                m.d.sync += entry.eq(entry + 1)
+                m.next = "FOUND"
+            with m.State("FOUND"):
                 # The table has the start of the answer now; its end is asked for.
-                m.d.comb += find.addr.eq(self.repeat.payload + 1)
                 m.d.sync += first.eq(find.data)
                 m.next = "MEASURE"
             with m.State("MEASURE"):
@@ -137,15 +146,18 @@ class Answers(wiring.Component):
                 m.d.sync += count.eq((find.data - first)[:address_bits])
                 m.next = "IDLE"
                 with m.If((past != 0) & (past <= held)):
-                    m.next = "SEND"
+                    m.next = "LOAD"
+            with m.State("LOAD"):
+                m.d.sync += final.eq(count == 1)
+                m.next = "SEND"
             with m.State("SEND"):
                 m.d.comb += self.o.valid.eq(1)
                 with m.If(self.o.ready):
-                    m.d.sync += [first.eq(first + 1), count.eq(count - 1)]
-                    with m.If(count == 1):
+                    m.d.sync += [first.eq(first + 1), count.eq(count - 1), final.eq(count == 2)]
+                    with m.If(final):
                         m.d.comb += self.connected.eq(connect)
                         m.next = "IDLE"
-        with m.If(self.begin):
+        with m.If(begin):
             m.d.comb += note.en.eq(1)
-            m.d.sync += [due.eq(self.sequence + 1), held.eq(0)]
+            m.d.sync += [due.eq(number), held.eq(0)]
         return m

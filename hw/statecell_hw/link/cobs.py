@@ -71,8 +71,8 @@ class CobsDecoder(wiring.Component):
 class CobsEncoder(wiring.Component):
     """Bytes of frames to bytes of the wire, a delimiter behind each frame.
 
-    A block is gathered before its code byte can go out, so n bytes of a block cost 2 n + 3 cycles, the end of a frame
-    2 more at most. Reset drops what has been gathered.
+    A block is gathered before its code byte can go out, and each of its bytes waits in a register behind the memory, so
+    n bytes of a block cost 3 n + 3 cycles, the end of a frame 2 more at most. Reset drops what has been gathered.
 
     Members
     -------
@@ -95,46 +95,47 @@ class CobsEncoder(wiring.Component):
         block: Memory = Memory(shape=BYTE_BITS, depth=1 << BYTE_BITS, init=[])
         m.submodules.block = block
         write, read = block.write_port(), block.read_port()
-        count = Signal(BYTE_BITS)  # bytes gathered
-        sent = Signal(BYTE_BITS)
+        code = Signal(BYTE_BITS, init=1)  # bytes gathered, or still to be sent, and 1
+        place = Signal(BYTE_BITS, init=1)  # of the byte to be fetched
+        fetched = Signal(BYTE_BITS, reset_less=True)
         last = Signal()  # the frame ends with this block
         again = Signal()  # the frame ends with a zero, which an empty block behind it says
         begun = Signal()
         byte = self.i.payload
-        moved = Signal()
         m.d.comb += [
-            write.addr.eq(count),
+            write.addr.eq(code),
             write.data.eq(byte.data),
-            moved.eq(self.o.valid & self.o.ready),
-            read.addr.eq(Mux(moved, sent + 1, sent)),
+            read.addr.eq(place),
             self.idle.eq(~begun),
         ]
         with m.FSM():
             with m.State("GATHER"):
                 m.d.comb += self.i.ready.eq(1)
-                m.d.sync += sent.eq(0)
                 with m.If(self.i.valid):
                     zero = byte.data == 0
                     m.d.comb += write.en.eq(~zero)
                     m.d.sync += [begun.eq(1), last.eq(byte.last & ~zero), again.eq(byte.last & zero)]
                     with m.If(~zero):
-                        m.d.sync += count.eq(count + 1)
-                    with m.If(zero | byte.last | (count == COBS_BLOCK - 1)):
+                        m.d.sync += code.eq(code + 1)
+                    with m.If(zero | byte.last | (code == COBS_BLOCK)):
                         m.next = "CODE"
             with m.State("CODE"):
-                m.d.comb += [self.o.valid.eq(1), self.o.payload.eq(count + 1), read.addr.eq(0)]
+                m.d.comb += [self.o.valid.eq(1), self.o.payload.eq(code)]
                 with m.If(self.o.ready):
-                    m.next = "BYTES"
-                    with m.If(count == 0):
+                    m.next = "FETCH"
+                    with m.If(code == 1):
                         m.next = "NEXT"
+            with m.State("FETCH"):
+                m.d.sync += [fetched.eq(read.data), place.eq(place + 1), code.eq(code - 1)]
+                m.next = "BYTES"
             with m.State("BYTES"):
-                m.d.comb += [self.o.valid.eq(1), self.o.payload.eq(read.data)]
+                m.d.comb += [self.o.valid.eq(1), self.o.payload.eq(fetched)]
                 with m.If(self.o.ready):
-                    m.d.sync += sent.eq(sent + 1)
-                    with m.If(sent == count - 1):
+                    m.next = "FETCH"
+                    with m.If(code == 1):
                         m.next = "NEXT"
             with m.State("NEXT"):
-                m.d.sync += [count.eq(0), sent.eq(0), again.eq(0), last.eq(again)]
+                m.d.sync += [place.eq(1), again.eq(0), last.eq(again)]
                 m.next = "GATHER"
                 with m.If(again):
                     m.next = "CODE"

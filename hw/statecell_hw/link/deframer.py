@@ -66,8 +66,8 @@ class Deframer(wiring.Component):
         trailer_words = frame.trailer_bytes(self.g.link_bytes) // self.g.link_bytes
         m.submodules.crc = crc = Crc(link_bytes=self.g.link_bytes)
 
-        word, last = self.i.payload.data, self.i.payload.last
-        take = Signal()
+        word, last, comes = self.i.payload.data, self.i.payload.last, self.i.valid
+        take = Signal()  # in PAYLOAD; in the other states every word that comes is taken
         header = data.View(REQUEST, Signal(REQUEST.size, name="request", reset_less=True))
         complete = Signal()
         status = Signal(STATUS_BITS)
@@ -75,7 +75,7 @@ class Deframer(wiring.Component):
         left = Signal(REQUEST["blocks"].width + (header_words - 1).bit_length())  # payload words to come
         wrong = Signal()  # an earlier trailer word did not match
         m.d.comb += [
-            take.eq(self.i.valid & self.i.ready),
+            take.eq(comes & self.payload.ready),
             crc.data.eq(word),
             self.verdict.payload.eq(status),
             self.header.payload.eq(header),
@@ -89,8 +89,8 @@ class Deframer(wiring.Component):
 
         with m.FSM():
             with m.State("HEADER"):
-                m.d.comb += [self.i.ready.eq(1), crc.en.eq(take)]
-                with m.If(take):
+                m.d.comb += [self.i.ready.eq(1), crc.en.eq(comes)]
+                with m.If(comes):
                     m.d.sync += [
                         header.eq(Cat(header.as_value(), word)[word_bits:]),
                         index.eq(index + 1),
@@ -125,7 +125,7 @@ class Deframer(wiring.Component):
                         m.next = "TRAILER"
             with m.State("TRAILER"):
                 m.d.comb += self.i.ready.eq(1)
-                with m.If(take):
+                with m.If(comes):
                     m.d.sync += [index.eq(index + 1), wrong.eq(wrong | (word != expected))]
                     with m.If(at_trailer_end):
                         m.next = "SWALLOW"
@@ -137,7 +137,7 @@ class Deframer(wiring.Component):
                                 m.d.sync += status.eq(Status.BAD_CRC)
             with m.State("STRANGE"):
                 m.d.comb += self.i.ready.eq(1)
-                with m.If(take):
+                with m.If(comes):
                     with m.If(~at_trailer_end):
                         m.d.sync += index.eq(index + 1)
                     with m.Else():
@@ -146,7 +146,7 @@ class Deframer(wiring.Component):
                         m.next = "VERDICT"
             with m.State("SWALLOW"):
                 m.d.comb += self.i.ready.eq(1)
-                with m.If(take & last):
+                with m.If(comes & last):
                     m.next = "VERDICT"
             with m.State("VERDICT"):
                 m.d.comb += self.verdict.valid.eq(1)

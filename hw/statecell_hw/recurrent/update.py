@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.multiply import Multiplier, partial, stages
+from statecell_hw.array.multiply import Multiplier, partial, stages, weight_form
 from statecell_hw.recurrent.operands import FALL_BITS, WIDE_BITS, key_layout
 from statecell_hw.recurrent.pipeline import Handover, Pipeline
 
@@ -37,7 +37,7 @@ class Update(wiring.Component):
 
     def __init__(self, geometry: Geometry, *, multiplier: Multiplier = "native") -> None:
         self.geometry = g = geometry
-        self.multiplier: Multiplier = multiplier
+        self.form = weight_form(multiplier)
         super().__init__({
             "valid": In(1),
             "high": In(signed(formats.CODE_BITS)).array(g.head_dim),
@@ -68,7 +68,7 @@ class Update(wiring.Component):
 
     @property
     def _product_levels(self) -> int:
-        return stages(WIDE_BITS, self.multiplier)
+        return stages(WIDE_BITS, self.form)
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -97,7 +97,7 @@ class Update(wiring.Component):
             product: Value | None = None
             for stage in range(self._product_levels):
                 product = pipe.hold(self.gain_lead + stage, partial(stage, gains[group][stage], code, product,
-                                                                   self.multiplier), f"product_{lane}")
+                                                                   self.form), f"product_{lane}")
             assert product is not None
             start = pipe.carry(self.gain_lead, start, self.latency - 1, f"start_{lane}")
             total = start + (product >> formats.GAIN_FRACTION)

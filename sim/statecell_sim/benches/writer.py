@@ -127,15 +127,19 @@ async def rows_and_queries_equal_the_model(dut: Any, idle: float, back_pressure:
 
 
 async def next_event(dut: Any, rng: random.Random, back_pressure: float) -> tuple[str, tuple[int, ...], int, int]:
-    """What leaves next: port, its members, done and the kind of what is done."""
+    """What leaves next: port, its members, done and the kind of what is done. Once raised, query_ready stays until the
+    query has left, which must not come before the cycle after.
+    """
     for _ in range(WATCHDOG):
         await FallingEdge(dut.clk)
-        ready = rng.random() >= back_pressure
-        dut.query_ready.value = ready
+        before = bits(dut.query_ready)
+        dut.query_ready.value = before or rng.random() >= back_pressure
         await RisingEdge(dut.clk)
         query, row = bits(dut.query__valid), bits(dut.write__key_en) | bits(dut.write__value_en)
-        assert query + row <= 1 and (ready or not query)
+        assert query + row <= 1 and (before or not query)
         assert query or row or not bits(dut.done)
+        if query:
+            dut.query_ready.value = 0
         if query or row:
             port, names = ("query", QUERY) if query else ("write", ROW)
             done = bits(dut.done)

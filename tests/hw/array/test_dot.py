@@ -34,7 +34,9 @@ def corner_rows(low: int, high: int, dim: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "multiplier"), [("tiny", "native"), ("tiny", "gated"), ("tiny2", "gated"), ("bench64", "gated")]
+    ("name", "multiplier"),
+    [("tiny", "native"), ("tiny", "gated"), ("tiny", "mixed"), ("tiny2", "gated"), ("tiny2", "mixed"),
+     ("bench64", "mixed")],
 )
 def test_dot_products_of_two_query_sets(name: str, multiplier: Multiplier) -> None:
     g = config(name)

@@ -80,8 +80,8 @@ def run(dut: Writer, jobs: list[Job], *, pause: float, stall: float, delay: int,
         seed: int) -> tuple[list[int], list[Event]]:
     """Cycles in which the vectors' last words went in, and what came out.
 
-    ``pause``: probability that a word waits; ``stall``: that query_ready is low; ``delay``: cycles from the promise
-    of a vector to its first word at the earliest, as the rotation has.
+    ``pause``: probability that a word waits; ``stall``: that query_ready, which a query clears, stays low for a cycle
+    more; ``delay``: cycles from the promise of a vector to its first word at the earliest, as the rotation has.
     """
     g = dut.geometry
     rng = random.Random(seed)
@@ -94,8 +94,10 @@ def run(dut: Writer, jobs: list[Job], *, pause: float, stall: float, delay: int,
     async def monitor(ctx: Any) -> None:
         nonlocal now
         query, write = dut.query, dut.write
+        ready = before = False
         while len(events) < total:
-            ctx.set(dut.query_ready, rng.random() >= stall)
+            ready, before = ready or rng.random() >= stall, ready
+            ctx.set(dut.query_ready, ready)
             (_, _, valid, tile, lane, codes, sign, mantissa, exponent, key, value, write_tile, row, data, done,
              kind) = await ctx.tick().sample(
                 query.valid, dut.query_tile, query.lane, query.codes.as_value(), query.sign, query.mantissa,
@@ -104,6 +106,8 @@ def run(dut: Writer, jobs: list[Job], *, pause: float, stall: float, delay: int,
             assert valid + key + value <= 1
             assert done <= valid + key + value
             if valid:
+                assert before
+                ready = stall == 0
                 content = (*signed_words(codes, g.query_bits, g.head_dim), sign, mantissa, exponent)
                 events.append(Event(now, Kind.QUERY, (tile, lane), content, bool(done)))
             if key or value:

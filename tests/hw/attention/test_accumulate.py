@@ -41,7 +41,7 @@ def passes_of(g: Geometry, count: int) -> list[Pass]:
     return passes
 
 
-@pytest.mark.parametrize(("name", "multiplier"), [("tiny", "native"), ("tiny2", "gated"), ("bench64", "gated")])
+@pytest.mark.parametrize(("name", "multiplier"), [("tiny", "native"), ("tiny2", "gated"), ("bench64", "mixed")])
 def test_sums_of_passes_and_their_capture(name: str, multiplier: Multiplier) -> None:
     g = config(name)
     passes = passes_of(g, 12 if g.head_dim == 64 else 30)
