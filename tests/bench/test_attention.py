@@ -70,7 +70,7 @@ class ScriptedDevice:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedTransport:
     transport = ScriptedTransport()
-    monkeypatch.setattr(attention, "_open_transport", lambda url: transport)
+    monkeypatch.setattr(attention, "open_transport", lambda url: transport)
     monkeypatch.setattr(attention, "Device", ScriptedDevice)
     return transport
 
