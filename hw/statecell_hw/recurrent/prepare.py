@@ -16,23 +16,18 @@ from statecell.spec.geometry import Geometry
 from statecell_hw.array.rotate import Rotate
 from statecell_hw.array.writer import Writer
 from statecell_hw.layouts import Kind, QueryLoad, row_layout
-from statecell_hw.recurrent.factor import INVERSE_SHIFT, Factor
+from statecell_hw.recurrent.decays import Decays
+from statecell_hw.recurrent.factor import INVERSE_SHIFT
 from statecell_hw.recurrent.mix import Mix
-from statecell_hw.recurrent.operands import FALL_BITS, key_layout, pass_layout
+from statecell_hw.recurrent.operands import key_layout, pass_layout
 from statecell_hw.recurrent.readout import vector_geometry
-from statecell_hw.recurrent.tokens import WORD_BITS, Section, WordRead, token_layout
+from statecell_hw.recurrent.tokens import Section, WordRead, token_layout
 from statecell_hw.recurrent.weigh import Weigh
 
 AHEAD = 4
 """Tokens whose key is on its way to the rows or has not been taken by them."""
 VECTORS = 3
 """Vectors that a token sends through the writer: q and k as queries, k as a row."""
-ONE = 1 << (formats.FACTOR_BITS - 1)
-"""A factor of 1.0."""
-WEIGHTS = data.StructLayout({
-    "q": formats.FACTOR_BITS, "k": formats.FACTOR_BITS, "inverse": formats.INVERSE_BITS + 1,
-})
-"""What a lane of q, of k and of the stored key is multiplied by."""
 
 
 class Prepare(wiring.Component):
@@ -60,7 +55,8 @@ class Prepare(wiring.Component):
     def __init__(self, geometry: Geometry, *, slots: int) -> None:
         self.geometry = g = geometry
         self.slots = slots
-        self.factor, self.mix, self.rotate, self.weigh = Factor(g), Mix(g), Rotate(g), Weigh(g)
+        self.decays, self.mix = Decays(g, slots=slots), Mix(g)
+        self.rotate, self.weigh = Rotate(g), Weigh(g)
         self.writer = Writer(vector_geometry(g))
         super().__init__({
             "i": In(stream.Signature(token_layout(g, slots))),
@@ -78,7 +74,7 @@ class Prepare(wiring.Component):
     def interval(self) -> int:
         """Cycles from one rotated token to the next: token, decay, jobs, q and k, their rotation, k once more."""
         words = self.geometry.vector_words
-        return 1 + (self.factor.latency + 3) + 1 + 2 * words + (self.rotate.latency + words + 2) + words
+        return 1 + (self.decays.latency + 1) + 1 + 2 * words + (self.rotate.latency + words + 2) + words
 
     @property
     def lane_cycles(self) -> int:
@@ -89,14 +85,15 @@ class Prepare(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        for name in ("factor", "mix", "rotate", "weigh", "writer"):
+        for name in ("decays", "mix", "rotate", "weigh", "writer"):
             m.submodules[name] = getattr(self, name)
         token: Any = Signal(token_layout(g, self.slots), reset_less=True)
         config = token.config
         issued = Signal(range(3 * g.vector_words + 1))
-        decays = Mux(config.lane_decay, 2 * g.vector_words, 1)
+        decays: Any = self.decays
+        factors = Mux(config.lane_decay, 2 * g.vector_words, 1)
         reads, replays, push = Signal(), Signal(), Signal()
-        done_factors, done_turning, done_jobs = Signal(), Signal(), Signal()
+        done_turning, done_jobs = Signal(), Signal()
         ahead = Signal(range(AHEAD + 1))
         with m.FSM():
             with m.State("IDLE"):
@@ -106,9 +103,9 @@ class Prepare(wiring.Component):
                     m.d.sync += token.eq(self.i.payload)
                     m.next = "DECAYS"
             with m.State("DECAYS"):
-                m.d.comb += [self.words.section.eq(Section.DECAYS), reads.eq(issued != decays)]
+                m.d.comb += [self.words.section.eq(Section.DECAYS), reads.eq(issued != factors)]
                 m.d.sync += issued.eq(issued + reads)
-                with m.If(done_factors):
+                with m.If(decays.done):
                     m.d.sync += issued.eq(0)
                     m.next = "JOBS"
             with m.State("JOBS"), m.If(done_jobs):
@@ -133,66 +130,17 @@ class Prepare(wiring.Component):
         m.d.comb += [self.words.bay.eq(token.bay), self.words.word.eq(issued)]
         m.d.sync += ahead.eq(ahead + push - self.key_taken)
 
-        weights = self._decays(m, token, reads & (self.words.section == Section.DECAYS), issued, decays, done_factors)
+        of_decays = self.words.section == Section.DECAYS
+        m.d.comb += [
+            decays.begins.eq(self.i.valid & self.i.ready), decays.slot.eq(token.slot), decays.decay.eq(token.decay),
+            decays.lane_decay.eq(config.lane_decay), decays.decay_first.eq(config.decay_first),
+            decays.reads.eq(reads & of_decays), decays.number.eq(issued), decays.word.eq(self.words.data),
+            decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
+        ]
         self._jobs(m, done_jobs, self.i.valid & self.i.ready)
-        self._vectors(m, token, reads & (self.words.section != Section.DECAYS), issued, replays, weights, done_turning)
+        self._vectors(m, token, reads & ~of_decays, issued, replays, done_turning)
         self._passes(m, token, push)
         return m
-
-    def _decays(self, m: Module, token: Any, reads: Value, issued: Signal, count: Value, done: Signal) -> list[Any]:
-        """Factors of a token: read, decayed, stored; gives the read port of the weights of each half of a word."""
-        g, factor = self.geometry, self.factor
-        bits = exact_log2(g.vector_words)
-        fetched, half = Signal(), Signal()
-        m.d.sync += [fetched.eq(reads), half.eq(issued[0])]
-        touched = Signal(self.slots)
-        stored = Signal(range(2 * g.vector_words + 1))
-        m.d.comb += [factor.valid.eq(fetched), done.eq(stored == count)]
-        ports, factors = [], []
-        for number in range(2):
-            memory: Memory = Memory(shape=factor.count * formats.FACTOR_BITS, depth=self.slots << bits, init=[])
-            weights: Memory = Memory(shape=data.ArrayLayout(WEIGHTS, factor.count), depth=g.vector_words, init=[])
-            m.submodules[f"factors_{number}"], m.submodules[f"weights_{number}"] = memory, weights
-            read, write, keep = memory.read_port(), memory.write_port(), weights.write_port()
-            here = factor.o_valid & (stored[0] == number)
-            m.d.comb += [
-                read.addr.eq(Cat(issued[1:1 + bits], token.slot)),
-                write.addr.eq(Cat(stored[1:1 + bits], token.slot)), write.en.eq(here),
-                write.data.eq(Cat(*factor.whole)), keep.addr.eq(stored[1:1 + bits]), keep.en.eq(here),
-            ]
-            for i in range(factor.count):
-                m.d.comb += [
-                    keep.data[i].q.eq(Mux(token.config.decay_first, factor.after[i], factor.before[i])),
-                    keep.data[i].k.eq(factor.after[i]),
-                    keep.data[i].inverse.eq(factor.inverse[i] >> INVERSE_SHIFT),
-                ]
-            factors.append(read.data)
-            ports.append(weights.read_port(domain="comb"))
-        known = Mux(half, factors[1], factors[0])
-        given = self.words.data
-        for i in range(factor.count):
-            own = known.word_select(i, formats.FACTOR_BITS)
-            decay = given.word_select(i, WORD_BITS)[:len(token.decay)]
-            m.d.comb += [
-                factor.factor[i].eq(Mux(touched.bit_select(token.slot, 1), own, ONE)),
-                factor.decay[i].eq(Mux(token.config.lane_decay, decay, token.decay)),
-            ]
-        # what the rows need of it: the octaves of the one factor, or a fall for each lane, and whether all decays are 1
-        self.one, self.octaves = Signal(), Signal(formats.FACTOR_BITS.bit_length(), reset_less=True)
-        self.falls = [Signal(FALL_BITS, name=f"fall_{j}", reset_less=True) for j in range(g.head_dim)]
-        with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [stored.eq(0), self.one.eq(1)]
-        with m.If(factor.o_valid):
-            m.d.sync += [stored.eq(stored + 1), self.one.eq(self.one & factor.one), self.octaves.eq(factor.octaves[0])]
-        with m.If(factor.o_valid & (stored == count - 1)):
-            m.d.sync += touched.bit_select(token.slot, 1).eq(1)
-        for j, fall in enumerate(self.falls):
-            octaves = factor.octaves[j % factor.count]
-            with m.If(factor.o_valid & (stored == j // factor.count)):
-                m.d.sync += fall.eq(Mux(octaves > formats.UPDATE_BITS, formats.UPDATE_BITS, octaves))
-        with m.If(self.open_en):
-            m.d.sync += touched.bit_select(self.open_slot, 1).eq(0)
-        return ports
 
     def _jobs(self, m: Module, done: Signal, begins: Value) -> None:
         """Promises and jobs of the three vectors."""
@@ -211,8 +159,7 @@ class Prepare(wiring.Component):
         with m.If(begins):
             m.d.sync += [promised.eq(0), sent.eq(0)]
 
-    def _vectors(self, m: Module, token: Any, reads: Value, issued: Signal, replays: Signal, weights: list[Any],
-                 done: Signal) -> None:
+    def _vectors(self, m: Module, token: Any, reads: Value, issued: Signal, replays: Signal, done: Signal) -> None:
         """Words of the vectors: product of q and b, rotation, weighing, writer; k once more from a memory."""
         g, mix, rotate, weigh, writer = self.geometry, self.mix, self.rotate, self.weigh, self.writer
         config, width = token.config, formats.VECTOR_BITS
@@ -261,20 +208,16 @@ class Prepare(wiring.Component):
         with m.Elif(settle != 0):
             m.d.sync += settle.eq(settle - 1)
         m.d.comb += done.eq((turned == 2 * g.vector_words) & (settle == 0))
-        for port in weights:
-            m.d.comb += port.addr.eq(Mux(config.lane_decay, place, 0))
+        m.d.comb += self.decays.place.eq(place)
         weighed = Signal()
         m.d.sync += weighed.eq(valid)
         for p in range(g.word):
-            lane = weights[p // self.factor.count].data[p % self.factor.count]
-            one = weights[0].data[0]
-            kinds = [Mux(config.lane_decay, lane[n], one[n]) for n in ("inverse", "k", "q")]
-            inverse = Cat(Const(0, INVERSE_SHIFT), kinds[0])
+            kinds: Any = self.decays.weights[p]
             i, weight = Signal.like(weigh.i[p], name=f"i_{p}", reset_less=True), Signal.like(
                 weigh.weight[p], name=f"weight_{p}", reset_less=True)
             m.d.sync += [
                 i.eq(held.word_select(p, width)),
-                weight.eq(Mux(again, inverse, Mux(is_key, kinds[1], kinds[2]))),
+                weight.eq(Mux(again, Cat(Const(0, INVERSE_SHIFT), kinds.inverse), Mux(is_key, kinds.k, kinds.q))),
             ]
             m.d.comb += [weigh.i[p].eq(i), weigh.weight[p].eq(weight), writer.i_data[p].eq(weigh.o[p])]
         m.d.comb += [weigh.valid.eq(weighed), writer.i_valid.eq(weigh.o_valid)]
@@ -287,20 +230,20 @@ class Prepare(wiring.Component):
         m.d.comb += writer.query_ready.eq(self.load_ready)
         stored = Signal(self.slots)
         entry: Any = data.View(layout, Signal(layout.size, name="entry"))
-        frozen = self.one & (token.beta == 0)
+        frozen = self.decays.one & (token.beta == 0)
         doubles = exact_log2(g.head_dim) % 2
         m.d.comb += [
             entry.slot.eq(token.slot), entry.config.eq(config), entry.bay.eq(token.bay),
             entry.stored.eq(stored.bit_select(token.slot, 1)),
             entry.head.mode.eq(config.mode), entry.head.halved.eq(config.rotate & doubles),
             entry.head.write.eq(~frozen), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
-            entry.head.octaves.eq(Mux(config.lane_decay, 0, self.octaves)),
+            entry.head.octaves.eq(Mux(config.lane_decay, 0, self.decays.octaves)),
         ]
         with m.If(push & ~frozen):
             m.d.sync += stored.bit_select(token.slot, 1).eq(1)
         with m.If(self.open_en):
             m.d.sync += stored.bit_select(self.open_slot, 1).eq(0)
-        falls = Cat(*(Mux(config.lane_decay, fall, 0) for fall in self.falls))
+        falls = Cat(*(Mux(config.lane_decay, fall, 0) for fall in self.decays.falls))
         row = data.View(row_layout(writer.geometry), writer.write.data)
         low = Signal(formats.CODE_BITS * g.head_dim, reset_less=True)
         second, arrives = Signal(), Signal()

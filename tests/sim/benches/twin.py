@@ -89,6 +89,7 @@ TWINS = [
     Twin("attention.score", "scores_of_passes_close_behind_each_other", {"name": "tiny", "lead": 3}),
     Twin("attention.softmax", "weights_steps_and_drops", {"name": "tiny"}),
     Twin("recurrent.choose", "scales_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.decays", "factors_of_slots", {"name": "recur32", "lanes": True, "decay_first": False}),
     Twin("recurrent.delay", "words_come_out_the_latency_later", {"latency": 7}),
     Twin("recurrent.energy", "energies_of_heads", {"name": "tiny"}),
     Twin("recurrent.error", "errors_and_outputs_of_both_rules", {}),
