@@ -126,7 +126,8 @@ def test_a_missing_package_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyP
 
 def test_lists_and_cache(run: Run, cache: Path) -> None:
     models = json.loads(run("models", "list", "--json")[1])
-    assert {row["name"]: row["fetched"] for row in models} == {"smollm2-135m": False, "glassllm": False}
+    fetched = {"smollm2-135m": False, "glassllm": False, "hybrid-tiny": True}
+    assert {row["name"]: row["fetched"] for row in models} == fetched
     texts = json.loads(run("texts", "list", "--json")[1])
     assert len(texts) == 6 and "persuasion" in {row["name"] for row in texts}
     assert json.loads(run("cache", "show", "--json")[1]) == {"folder": str(cache), "parts": {}}
