@@ -12,7 +12,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BOARD ?= ulx3s_85f
 FAMILY ?= ecp5
-BOARDS ?= icebreaker ulx3s_85f ecpix5_85f orangecrab_85f versa_ecp5_5g
+BOARDS ?= icebreaker tang_nano_20k ulx3s_85f ecpix5_85f orangecrab_85f versa_ecp5_5g
 DOCS := docs/protocol.md docs/numerics.md
 
 export PYTHONHASHSEED := 0

@@ -37,7 +37,7 @@ from statecell_hw.control.drain import Drain
 from statecell_hw.control.ingest import Ingest
 from statecell_hw.control.passes import DEPTH, INTERVAL, PassQueue
 from statecell_hw.control.rawrows import RowReader
-from statecell_hw.control.responder import Answer, Responder
+from statecell_hw.control.responder import STATE_BITS, Answer, Responder
 from statecell_hw.control.vectors import Vectors
 from statecell_hw.layouts import Kind, QueryLoad
 from statecell_hw.link.answers import Answers
@@ -67,6 +67,7 @@ G = Geometry(
 NARROW = replace(G, link_bytes=2)  # the bytes of few words are many
 SMALL = replace(NARROW, small=True)
 STATES = replace(G, rows=32, states=1)
+STATE_WORD = sum(i << 8 * i for i in range(STATE_BITS // 8))  # what STATE answers with in the responder's check
 NORMALISER_LATENCY = 13
 COMMAND_CYCLES = 9  # look-up, checks, the harness's verdict after three cycles, completion
 LOOK_UP = 4  # cycles in which the cursor finds a row
@@ -542,6 +543,8 @@ class Responses(Harness):
             self.o.payload.eq(block.o.payload),
             block.o.ready.eq(self.o.ready),
         ]
+        if block.g.states:
+            m.d.comb += block.state.eq(STATE_WORD)
         merge(m, self.i, {name: getattr(block, name) for name in self.INPUTS})
         return m
 
@@ -678,14 +681,18 @@ def test_command() -> None:
     check(Commands, lambda _: due, headers, interval=COMMAND_CYCLES, seed=SEED)
 
 
-def test_responder() -> None:
+@pytest.mark.parametrize("g", [G, STATES], ids=["plain", "states"])
+def test_responder(g: Geometry) -> None:
     rng = random.Random(SEED)
     words: list[Any] = []
     due: list[Any] = []
-    answers = [*rng.sample(list(Answer) * 3, 3 * len(Answer)), Answer.ROWS]
+    kinds = [answer for answer in Answer if g.states or answer not in (Answer.OUTPUTS, Answer.STATE)]
+    answers = [*rng.sample(kinds * 3, 3 * len(kinds)), Answer.ROWS]
     for answer in answers:
         count = rng.randint(1, G.lanes)
-        blocks = count * 2 * G.row_bytes // frame.BLOCK if answer is Answer.ROWS else rng.randrange(100)
+        blocks = rng.randrange(100)
+        if answer in (Answer.ROWS, Answer.OUTPUTS):
+            blocks = count * 2 * g.row_bytes // frame.BLOCK
         fields = {"opcode": rng.randrange(256), "sequence": rng.randrange(1 << 16), "blocks": blocks}
         words.append({"to": 0, "i": {"header": fields, "answer": answer, "lanes": count}})
         body = frame.pack_header(frame.RESPONSE_HEADER, version=frame.VERSION, **fields)
@@ -694,9 +701,12 @@ def test_responder() -> None:
         elif answer is Answer.COUNTERS:
             indices = range(len(COUNTER_FIELDS) * COUNTER_BITS // 8 // G.link_bytes)
             body += b"".join(i.to_bytes(G.link_bytes, "little") for i in indices)
-        elif answer is Answer.ROWS:
+        elif answer is Answer.STATE:
+            body += STATE_WORD.to_bytes(STATE_BITS // 8, "little")
+        elif answer in (Answer.ROWS, Answer.OUTPUTS):
             rows = [rng.getrandbits(128) for _ in range(blocks)]
-            words += [{"to": 2, "rows": row} for row in rows]
+            to, name = (2, "rows") if answer is Answer.ROWS else (3, "outputs")
+            words += [{"to": to, name: row} for row in rows]
             body += b"".join(row.to_bytes(G.link_bytes, "little") for row in rows)
         elif answer is Answer.VECTORS:
             exponents = [rng.randrange(4) for _ in range(count)]
@@ -705,14 +715,16 @@ def test_responder() -> None:
                 words.append({"to": 1, "vectors": {"data": word, "block": exponents[index // G.vector_words]}})
             body += b"".join(word.to_bytes(G.link_bytes, "little") for word in vectors) + frame.pad(bytes(exponents))
         due += words_of(body, G.link_bytes)
-    # A word out in each cycle but in the two in which a command comes in behind the last row of another, in the second
-    # of them behind a vector, as the block of exponents leaves in the first, in one behind a header without more, and
-    # in one before each word of a table.
-    rests = answers.count(Answer.NOTHING) + 2 * answers.count(Answer.ROWS) + answers.count(Answer.VECTORS)
-    for answer, size in ((Answer.INFO, 4 * len(INFO_FIELDS)), (Answer.COUNTERS, 8 * len(COUNTER_FIELDS))):
+    # A word out in each cycle but in the two in which a command comes in behind the last row or output of another, in
+    # the second of them behind a vector, as the block of exponents leaves in the first, in one behind a header without
+    # more, and in one before each word of a table.
+    rests = answers.count(Answer.NOTHING) + 2 * (answers.count(Answer.ROWS) + answers.count(Answer.OUTPUTS))
+    rests += answers.count(Answer.VECTORS)
+    for answer, size in ((Answer.INFO, 4 * len(INFO_FIELDS)), (Answer.COUNTERS, 8 * len(COUNTER_FIELDS)),
+                         (Answer.STATE, STATE_BITS // 8)):
         rests += answers.count(answer) * size // G.link_bytes
     interval = Fraction(len(due) + rests - 1, len(words) - 1)
-    check(Responses, lambda _: due, words, interval=interval, seed=SEED)
+    check(lambda: Responses(g), lambda _: due, words, interval=interval, seed=SEED)
 
 
 def test_pass_queue() -> None:
