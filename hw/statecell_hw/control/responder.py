@@ -143,6 +143,12 @@ class Responder(wiring.Component):
         blocks = {Answer.ROWS: self.rows, **({Answer.OUTPUTS: self.outputs} if g.states else {})}
         of_blocks = {answer: Signal(name=f"of_{answer.name.lower()}") for answer in blocks}
         foreign = Cat(of_vectors, *of_blocks.values()).any()
+        sources = [(of_vectors, self.vectors.valid, self.vectors.payload.data)]
+        sources += [(of_blocks[answer], block.valid, block.payload) for answer, block in blocks.items()]
+        valid: Value = Const(0)
+        chosen: Value = sources[-1][2]
+        for of, is_valid, payload in reversed(sources):
+            valid, chosen = Mux(of, is_valid, valid), Mux(of, payload, chosen)
         pause = Signal()  # a table's word is on its way
         opening, tabular = Signal(), Signal()  # own words: of the header; of a table; neither: exponents
         word = Signal(bits, reset_less=True)  # own word on `o`
@@ -161,8 +167,8 @@ class Responder(wiring.Component):
             self.i.ready.eq(queue.w_rdy),
             quiet.eq(~(own | foreign | pause)),
             self.idle.eq(~ready & quiet),
-            self.o.valid.eq(own | (of_vectors & self.vectors.valid) | Cat(
-                of_blocks[answer] & blocks[answer].valid for answer in blocks).any()),
+            self.o.valid.eq(own | valid),
+            self.o.payload.data.eq(Mux(own, word, chosen)),
             self.o.payload.last.eq(fresh),
             self.vectors.ready.eq(of_vectors & self.o.ready),
             *(blocks[answer].ready.eq(of_blocks[answer] & self.o.ready) for answer in blocks),
@@ -172,15 +178,6 @@ class Responder(wiring.Component):
             queue.r_en.eq(popped),
             ready.eq(queue.r_rdy & ~popped),
         ]
-        with m.If(own):
-            m.d.comb += self.o.payload.data.eq(word)
-        with m.Elif(of_vectors):
-            m.d.comb += self.o.payload.data.eq(self.vectors.payload.data)
-        with m.Else():
-            m.d.comb += self.o.payload.data.eq(self.rows.payload)
-        if g.states:
-            with m.If(of_blocks[Answer.OUTPUTS]):
-                m.d.comb += self.o.payload.data.eq(self.outputs.payload)
         m.d.sync += [
             popped.eq(moves & (fresh & ready if block_words == 1 else opening & (left == 1))),
             single.eq(parts == 1),
