@@ -21,12 +21,23 @@ from statecell_sim.runner import BenchFailure, run_bench
 from statecell_sim.simulator import library_of
 
 CASE = "packed_vectors_equal_the_model/idle=0.0/back_pressure=0.0"
-MUTANTS = {"ecp5": 0, "ice40": 1}
-"""Seeds of a bit that the bench reaches."""
+MUTANTS = range(8)
+"""Seeds of a bit to turn over: the bench does not reach every bit, but it must find one of these."""
 
 
 def passes(verilog: str) -> None:
     assert run_bench(verilog, "statecell_sim.benches.pack", testcases=[CASE]).tests == 1
+
+
+def found(netlist: Any, family: Any, seed: int) -> bool:
+    """Whether the bench finds the mutant of this seed."""
+    mutant = copy.deepcopy(netlist)
+    assert mutate(mutant, family, seed).startswith("bit ") and mutant != netlist
+    try:
+        passes(netlist_verilog(mutant, family))
+    except BenchFailure:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -35,10 +46,7 @@ def test_a_netlist_passes_the_bench_of_its_block(name: str) -> None:
     netlist = netlist_of(BlockPack(config(CONFIG)), family)
     assert cells(netlist)[family.table[0]] > 100
     passes(netlist_verilog(netlist, family))
-    mutant = copy.deepcopy(netlist)
-    assert mutate(mutant, family, MUTANTS[name]).startswith("bit ") and mutant != netlist
-    with pytest.raises(BenchFailure):
-        passes(netlist_verilog(mutant, family))
+    assert any(found(netlist, family, seed) for seed in MUTANTS)
 
 
 def test_the_traffic_tells_devices_apart(monkeypatch: pytest.MonkeyPatch) -> None:
