@@ -7,7 +7,6 @@ LSBs taken from its first prompt; its 4-bit rows are then less accurate.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from torch import Tensor
 
+from statecell.runtime.arrayfile import load_arrays, save_arrays
 from statecell.runtime.errors import CalibrationError
 from statecell.runtime.support import Geometry, model_geometry
 from statecell.store.paths import calibrations_folder
@@ -67,37 +66,21 @@ class Calibration:
             )
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; means that float16 holds exactly, as those of `calibrate`, take two bytes each.
-
-        The folder is made if it is missing, and an older file is replaced only once the new one is whole.
-        """
-        arrays: dict[str, NDArray] = {}
+        """Write a safetensors file; means that float16 holds exactly, as those of `calibrate`, take two bytes each."""
+        arrays: dict[str, Tensor] = {}
         for name in _ARRAYS:
             array: Floats = getattr(self, name)
             half = array.astype(np.float16)
             exact = name.endswith("_mean") and np.array_equal(half.astype(np.float32), array)
-            arrays[name] = half if exact else array
+            arrays[name] = torch.from_numpy(half if exact else array)
         facts = {"model": self.model, "fingerprint": self.fingerprint, "text": self.text, "tokens": self.tokens}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        save_file(arrays, part, metadata={"format": _FORMAT, "facts": json.dumps(facts, sort_keys=True)})
-        part.replace(path)
+        save_arrays(path, _FORMAT, arrays, facts)
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
         """Read a file written by `save`. Raises CalibrationError where it is missing, damaged or of another kind."""
-        try:
-            with safe_open(path, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != _FORMAT:
-                    raise CalibrationError(
-                        f"{path} is not a calibration ({_FORMAT} was expected); make one with `calibrate`"
-                    )
-                arrays = {name: file.get_tensor(name).astype(np.float32) for name in _ARRAYS}
-                facts: dict[str, Any] = json.loads(metadata["facts"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise CalibrationError(f"{path} cannot be read as a calibration ({error}); make a new one") from error
-        calibration = cls(**facts, **arrays)
+        arrays, facts = load_arrays(path, _FORMAT, _ARRAYS)
+        calibration = cls(**facts, **{name: array.numpy() for name, array in arrays.items()})
         calibration._check_arrays(path)
         return calibration
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
+from statecell.runtime.arrayfile import load_arrays, save_arrays
 from statecell.runtime.calibration import beside_weights
 from statecell.runtime.errors import CalibrationError, UnsupportedError
 from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
@@ -44,27 +42,14 @@ class StateCalibration:
     state_peak: Tensor
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; an older one is replaced only once the new one is whole."""
+        """Write a safetensors file."""
         facts = {"model": self.model, "text": self.text, "tokens": self.tokens}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        save_file({name: getattr(self, name).float().contiguous() for name in _ARRAYS}, part,
-                  metadata={"format": _FORMAT, "facts": json.dumps(facts, sort_keys=True)})
-        part.replace(path)
+        save_arrays(path, _FORMAT, {name: getattr(self, name).float() for name in _ARRAYS}, facts)
 
     @classmethod
     def load(cls, path: Path) -> StateCalibration:
         """Read a file written by `save`. Raises CalibrationError where it is damaged or of another kind."""
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != _FORMAT:
-                    raise CalibrationError(f"{path} is not a calibration of states ({_FORMAT} was expected); make one "
-                                           "with `statecell calibrate`")
-                arrays = {name: file.get_tensor(name) for name in _ARRAYS}
-                facts: dict[str, Any] = json.loads(metadata["facts"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise CalibrationError(f"{path} cannot be read as a calibration ({error}); make a new one") from error
+        arrays, facts = load_arrays(path, _FORMAT, _ARRAYS)
         shape = arrays["decay"].shape
         whole = all(x.shape == shape and bool(torch.isfinite(x).all()) for x in arrays.values())
         if len(shape) != 2 or not whole or bool(((arrays["decay"] <= 0) | (arrays["decay"] > 1)).any()):
