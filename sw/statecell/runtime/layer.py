@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from statecell.runtime.errors import UnsupportedError
+from statecell.runtime.handle import Handle
 from statecell.runtime.quantise import LayerScales
 from statecell.runtime.state import SlotState
 from statecell.runtime.support import check_head_dim
 
 
-class SlotHandle:
-    """Stands for the stored keys and values of a layer on their way to the attention function.
+class SlotHandle(Handle):
+    """Stands for the stored keys and values of a layer on their way to the attention function."""
 
-    A model that computes on it would need the tensors, which the host does not have: any use raises UnsupportedError.
-    """
-
-    __slots__ = ("layer",)
-
-    def __init__(self, layer: SlotLayer) -> None:
-        self.layer = layer
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse tensor attributes and methods."""
-        raise _computes_on_keys(name)
-
-    def __getitem__(self, _: object) -> NoReturn:
-        """Refuse indexing."""
-        raise _computes_on_keys("indexing")
-
-    @classmethod
-    def __torch_function__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
-        """Refuse torch functions."""
-        raise _computes_on_keys(getattr(function, "__name__", str(function)))
-
-
-def _computes_on_keys(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"the model computes on cached keys or values itself ({what}), but they are stored in the engine only; "
+    __slots__ = ()
+    layer: SlotLayer
+    REFUSAL = (
+        "the model computes on cached keys or values itself ({what}), but they are stored in the engine only; "
         "use a model that goes through transformers' attention interface, or detach the engine"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,35 +13,18 @@ from transformers.cache_utils import LinearAttentionLayer
 from statecell.model.recurrent.host import Units
 from statecell.model.recurrent.mode import Mode, RecurrentError
 from statecell.runtime.errors import CacheStateError, UnsupportedError, other_batch
+from statecell.runtime.handle import Handle
 from statecell.runtime.recurrent.engine import StateEngine, StateShape
 from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers, repeated
 
 
-class StateHandle:
-    """Stands for a layer's stored states on their way to the recurrence; as a tensor it raises UnsupportedError."""
+class StateHandle(Handle):
+    """Stands for a layer's stored states on their way to the recurrence."""
 
-    __slots__ = ("layer",)
-
-    def __init__(self, layer: StateLayer) -> None:
-        self.layer = layer
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse tensor attributes and methods."""
-        raise _computes_on_states(name)
-
-    def __getitem__(self, _: object) -> NoReturn:
-        """Refuse indexing."""
-        raise _computes_on_states("indexing")
-
-    @classmethod
-    def __torch_function__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
-        """Refuse torch functions."""
-        raise _computes_on_states(getattr(function, "__name__", str(function)))
-
-
-def _computes_on_states(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"the model computes on its recurrent state itself ({what}), but it is stored in the engine only; use a model "
+    __slots__ = ()
+    layer: StateLayer
+    REFUSAL = (
+        "the model computes on its recurrent state itself ({what}), but it is stored in the engine only; use a model "
         "with Gated DeltaNet layers, or detach the engine"
     )
 
