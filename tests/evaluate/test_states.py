@@ -74,7 +74,7 @@ def test_the_order_of_the_formats(folder: Path, monkeypatch: pytest.MonkeyPatch)
     loaded = load_model(folder)
     shape, ids = model_geometry(loaded.model).states, pieces(text().tolist(), 3, TOKENS)
     assert shape is not None
-    calibration = known_states(loaded.model, "0" * 64)
+    calibration = known_states(loaded.model)
     exact = losses(loaded.model, ids, DynamicCache(config=loaded.model.config))
     changed = []
     for name in ("int8", "default", "int4", "naive-int4"):

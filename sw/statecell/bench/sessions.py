@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from statecell.model.recurrent.mode import Mode
-from statecell.runtime import calibration as calibrations
 from statecell.runtime.engines import default_config
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.calibration import known_states, plans
@@ -49,7 +48,7 @@ def resident_sessions(model_name: str, *, state_format: str = "default", caches:
     if shape.states is None:
         raise UnsupportedError(f"{loaded.name} has no recurrent states: use a hybrid model such as hybrid-tiny.")
     geometry = config(default_config(shape.head_dim))
-    calibration = known_states(loaded.model, calibrations.fingerprint(loaded.model))
+    calibration = known_states(loaded.model)
     modes = [mode for plan in plans(shape.states, ModelStates(geometry), state_format, calibration)
              for mode in plan.modes]
     rows = tokens + 1  # the first token takes two

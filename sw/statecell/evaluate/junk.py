@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from statecell.evaluate.perplexity import check_context, text_ids
-from statecell.evaluate.states import FLOAT, check_states, losses, pieces, stored
-from statecell.runtime import calibration as calibrations
+from statecell.evaluate.states import FLOAT, check_states, losses_with, pieces
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.calibration import known_states
 from statecell.runtime.support import model_geometry
@@ -60,15 +58,10 @@ def junk_cost(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), r
     check_context(loaded.model, prompt + follow + max(runs))
     ids = pieces(text_ids(tokenizer, text), streams, prompt + follow)
     junk = {"#": tokenizer("#", add_special_tokens=False)["input_ids"][0], "padding": tokenizer.pad_token_id}
-    calibration = known_states(loaded.model, calibrations.fingerprint(loaded.model))
+    calibration = known_states(loaded.model)
 
     def bits(name: str, tokens: Tensor) -> float:
-        if name == FLOAT:
-            found = losses(loaded.model, tokens, DynamicCache(config=loaded.model.config))
-        else:
-            with stored(loaded.model, shape, [name], len(tokens), calibration) as cache:
-                found = losses(loaded.model, tokens, cache)
-        return float(found[:, -follow:].mean())
+        return float(losses_with(loaded.model, shape, name, tokens, calibration)[:, -follow:].mean())
 
     rows = []
     for name in states:

@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from statecell.evaluate.perplexity import check_context, text_ids
-from statecell.evaluate.states import FLOAT, check_states, losses, pieces, stored
-from statecell.runtime import calibration as calibrations
+from statecell.evaluate.states import FLOAT, check_states, losses_with, pieces
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.calibration import known_states
 from statecell.runtime.support import model_geometry
@@ -63,16 +61,13 @@ def needle(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), dist
     told = torch.tensor(told_ids)
     asked = told[:, :len(QUESTION) + _WORD]
     check_context(loaded.model, max(distances) + 2 * told.shape[1])
-    calibration = known_states(loaded.model, calibrations.fingerprint(loaded.model))
+    calibration = known_states(loaded.model)
     rows = []
     for distance in distances:
         hay = pieces(text_ids(tokenizer, text), words, distance)
         for name in states:
             def bits(ids: Tensor, name: str = name) -> Tensor:
-                if name == FLOAT:
-                    return losses(loaded.model, ids, DynamicCache(config=loaded.model.config))[:, -_WORD:]
-                with stored(loaded.model, shape, [name], len(ids), calibration) as cache:
-                    return losses(loaded.model, ids, cache)[:, -_WORD:]
+                return losses_with(loaded.model, shape, name, ids, calibration)[:, -_WORD:]
 
             mine = bits(torch.cat([told, hay, asked], 1))
             plain = bits(torch.cat([hay, asked], 1))

@@ -16,7 +16,6 @@ from transformers import DynamicCache
 from statecell.evaluate.naive_states import NaiveStates, naive_bits
 from statecell.evaluate.perplexity import EvaluationError, check_context, text_ids
 from statecell.model.recurrent.named import DEFAULT, MODES
-from statecell.runtime import calibration as calibrations
 from statecell.runtime.engines import default_config
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.cache import StateCache
@@ -103,7 +102,7 @@ def state_perplexity(
     check_context(loaded.model, tokens)
     ids = pieces(text_ids(loaded.tokenizer, text), streams, tokens)
     bytes_per_token = len(str(loaded.tokenizer.decode(ids.flatten().tolist())).encode()) / ids.numel()
-    calibration = known_states(loaded.model, calibrations.fingerprint(loaded.model))
+    calibration = known_states(loaded.model)
     wanted = [name for name in states if name != FLOAT]
     total = ids.numel() * (1 + len(wanted))
     done = 0
@@ -189,6 +188,15 @@ def losses(model: Any, ids: Tensor, cache: Any, step: Callable[[int], None] = la
     if not bool(torch.isfinite(bits).all()):
         raise EvaluationError("The model yields NaN or infinity on this text: check its weights.")
     return bits
+
+
+def losses_with(model: Any, shape: StateGeometry, name: str, ids: Tensor,
+                calibration: StateCalibration | None) -> Tensor:
+    """`losses` with the states in one format, FLOAT among them."""
+    if name == FLOAT:
+        return losses(model, ids, DynamicCache(config=model.config))
+    with stored(model, shape, [name], len(ids), calibration) as cache:
+        return losses(model, ids, cache)
 
 
 def _row(model: str, text: str, name: str, mine: Tensor, reference: Tensor, bytes_per_token: float, bits: float,

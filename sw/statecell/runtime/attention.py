@@ -202,7 +202,7 @@ def _recurrent(
             "integer model (model:) instead"
         )
     check_head_dim(shape.states.dim, engine.states.geometry.head_dim)
-    used = calibration or known_states(model, calibrations.fingerprint(model))
+    used = calibration or known_states(model)
     return dict(zip(shape.states.layers, plans(shape.states, engine.states, state_format, used), strict=True))
 
 

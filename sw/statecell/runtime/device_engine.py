@@ -52,7 +52,7 @@ class DeviceEngine:
 
     @property
     def states(self) -> None:
-        """The device's command set has no recurrent step."""
+        """None: the device keeps states (`Device.open_state`) but cannot restore them, which a cache has to."""
         return None
 
     def open_slots(self, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
 from statecell.runtime.arrayfile import load_arrays, save_arrays
-from statecell.runtime.calibration import beside_weights
+from statecell.runtime.calibration import beside_weights, fingerprint
 from statecell.runtime.errors import CalibrationError, UnsupportedError
 from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
 from statecell.runtime.recurrent.engine import StateEngine
@@ -58,14 +58,14 @@ class StateCalibration:
         return cls(**facts, **arrays)
 
 
-def state_path(fingerprint: str) -> Path:
-    """Where the user's own calibration of a model's states lies."""
-    return calibrations_folder() / f"{fingerprint[:32]}-states.safetensors"
+def state_path(wanted: str) -> Path:
+    """Where the user's own calibration of the states of a model with this fingerprint lies."""
+    return calibrations_folder() / f"{wanted[:32]}-states.safetensors"
 
 
-def known_states(model: Any, fingerprint: str) -> StateCalibration | None:
+def known_states(model: Any) -> StateCalibration | None:
     """The calibration of a model's states: the user's own, else the one beside its weights, else None."""
-    paths = [state_path(fingerprint), *beside_weights(model, FILE)]
+    paths = [state_path(fingerprint(model)), *beside_weights(model, FILE)]
     return next((StateCalibration.load(path) for path in paths if path.is_file()), None)
 
 
