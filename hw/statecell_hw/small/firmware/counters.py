@@ -1,5 +1,15 @@
 """The counters: 16 bits in each data word."""
 
+WORD = """\
+    add [p3]
+    st carry
+    and =0xFFFF
+    st [p3]+
+    ld carry
+    asr #16
+"""
+"""One word of a counter, its carry left in A."""
+
 TEXT = """
 .array cycles 4             ; counters, 16 bits in each word, in the order that COUNTERS answers
 .array key_rows 4
@@ -25,24 +35,7 @@ tick:
 ; count: adds A, below 2^30, to the counter at p3
 .var carry
 count:
-    add [p3]
-    st carry
-    and =0xFFFF
-    st [p3]+
-    ld carry
-    asr #16
-    add [p3]
-    st carry
-    and =0xFFFF
-    st [p3]+
-    ld carry
-    asr #16
-    add [p3]
-    st carry
-    and =0xFFFF
-    st [p3]+
-    ld carry
-    asr #16
+""" + 3 * WORD + """\
     add [p3]
     and =0xFFFF
     st [p3]

@@ -1,5 +1,13 @@
 """Scores of a query over its rows. Formulas: docs/numerics.md, section 4."""
 
+LANE = """\
+    ld [p0]+
+    mul nib
+    add product
+    st product
+"""
+"""One lane of a dot product; four of them stand between two turns of the loop, to spare its instructions."""
+
 TEXT = """
 .var query_codes query_sign query_mantissa query_align
 .var product scale part low_part
@@ -40,22 +48,7 @@ score_next:
     st product
     cnt #DIM // 4
 dot_next:
-    ld [p0]+
-    mul nib
-    add product
-    st product
-    ld [p0]+
-    mul nib
-    add product
-    st product
-    ld [p0]+
-    mul nib
-    add product
-    st product
-    ld [p0]+
-    mul nib
-    add product
-    st product
+""" + 4 * LANE + """\
     loop dot_next
     ld #0
     call scale_in_force

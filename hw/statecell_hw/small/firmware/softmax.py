@@ -1,5 +1,13 @@
 """Online softmax and accumulation of a query. Formulas: docs/numerics.md, sections 5 and 6."""
 
+LANE = """\
+    ld weight
+    mul nib
+    add [p0]
+    st [p0]+
+"""
+"""One lane of a weighted row; four of them stand between two turns of the loop, as in the dot product."""
+
 TEXT = """
 .var goal maximum ahead below octaves power weight normaliser empty
 weigh_rows:
@@ -120,22 +128,7 @@ accumulate:
     set p0, sums
     cnt #DIM // 4
 sum_next:
-    ld weight
-    mul nib
-    add [p0]
-    st [p0]+
-    ld weight
-    mul nib
-    add [p0]
-    st [p0]+
-    ld weight
-    mul nib
-    add [p0]
-    st [p0]+
-    ld weight
-    mul nib
-    add [p0]
-    st [p0]+
+""" + 4 * LANE + """\
     loop sum_next
     call next_row
     jnz weigh_next
