@@ -28,13 +28,14 @@ BARRIER = (
 
 RECURRENT_PORT = wiring.Signature({
     "opening": Out(1), "open_en": Out(1), "rows": In(16), "blocks": In(BLOCK_BITS), "outputs": In(BLOCK_BITS),
-    "snapshot": In(BLOCK_BITS), "restoring": Out(1), "save": Out(1), "restore": Out(1), "recurring": Out(1), "token": Out(1), "token_ready": In(1), "accept": Out(1), "drop": Out(1),
+    "snapshot": In(BLOCK_BITS), "restoring": Out(1), "save": Out(1), "restore": Out(1),
+    "recurring": Out(1), "token": Out(1), "token_ready": In(1), "accept": Out(1), "drop": Out(1),
     "quiet": In(1), "idle": In(1),
 })
 """What the command processor and the recurrent unit have to do with each other.
 
-`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs` and `snapshot`; `open_en`: the slot is opened
-with it. `restoring`: RESTORE's payload flows; `save`, `restore`: the slot's state is to be sent, or set.
+`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs` and `snapshot`; `open_en`: the slot is
+opened with it. `restoring`: RESTORE's payload flows; `save`, `restore`: the slot's state is to be sent, or set.
 `recurring`: a token's payload flows, which `token` began when it was `token_ready`; `accept` or `drop` ends it. Tokens
 begin while no other command has anything under way in the tile, `quiet`, all others while the unit is `idle`.
 """

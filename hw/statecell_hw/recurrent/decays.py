@@ -25,8 +25,8 @@ WEIGHTS = data.StructLayout({
 
 
 class FactorAccess(wiring.Signature):
-    """Port for factors as they are, while no token is on its way: with ``reads``, held over both cycles, ``factors`` are
-    those of ``slot`` with this ``number`` (see :class:`Decays`) a cycle later; ``writes`` sets them to ``written``.
+    """Port for factors as they are, while no token is on its way: with ``reads``, held over both cycles, ``factors``
+    are those of ``slot`` with this ``number`` (see :class:`Decays`) a cycle later; ``writes`` sets them to ``written``.
     """
 
     def __init__(self, geometry: Geometry, *, slots: int) -> None:

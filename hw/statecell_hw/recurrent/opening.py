@@ -26,8 +26,8 @@ class Opening(wiring.Component):
 
     bad: a field is outside its range, or flags do not go together, or the state reaches beyond the banks.
     config, noise: what the recurrent unit keeps of the slot.
-    rows: rows that the state takes in each bank. blocks, outputs, snapshot: blocks of a token's payload, of its outputs,
-    and of what STATE answers.
+    rows: rows that the state takes in each bank. blocks, outputs, snapshot: blocks of a token's payload, of its
+    outputs, and of what STATE answers.
     """
 
     start: Signal

@@ -27,8 +27,8 @@ HEAD_BITS = MODE_BLOCK.size + REGISTERS.size
 class Snapshot(wiring.Component):
     """Sends a slot's mode, registers and factors after ``save``, or takes them and sets the factors after ``restore``.
 
-    ``slot`` is named all the while, ``held`` is its configuration and ``current`` what its tokens have changed; no token
-    is on its way in the recurrent unit from ``save`` or ``restore`` until ``busy`` falls.
+    ``slot`` is named all the while, ``held`` is its configuration and ``current`` what its tokens have changed; no
+    token is on its way in the recurrent unit from ``save`` or ``restore`` until ``busy`` falls.
 
     ``start`` comes a cycle before RESTORE's payload on ``i``, which is always ready; words ``of_mode`` go to
     :class:`Opening` as well, which gives ``given``. Two cycles after the last word ``bad`` tells that a register or
