@@ -57,7 +57,7 @@ def test_generate(run: Run, folder: Path) -> None:
     arguments = ("generate", "All work", "--model", str(folder), "-n", "6")
     code, out, error = run(*arguments, "--json")
     report = json.loads(out)
-    assert code == 0 and report["device"] == "model:smollm2" and report["tokens"] == 6
+    assert code == 0 and report["device"] == "model:hybrid" and report["tokens"] == 6
     assert "falling back" not in error and report["saturated_elements"] is not None
     plain = json.loads(run(*arguments, "--json", "--cache", "fp16")[1])
     assert plain["device"] == "host" and plain["agreement"] == 1

@@ -56,8 +56,8 @@ class RecurrentUnit(wiring.Component):
     ``open_en`` makes ``open_slot`` a slot with ``open_config``, factors of 1.0 and ``open_status``; ``factors`` reads
     and writes factors as they are; both only while ``idle``. ``token`` takes the slot of a token, ``i`` its payload
     (see :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets
-    it at any time. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with
-    the last word; any time may pass before they are taken.
+    it at any time. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last``
+    with the last word; any time may pass before they are taken.
 
     With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
     scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in

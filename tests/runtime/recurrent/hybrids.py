@@ -44,6 +44,8 @@ def hybrid(name: str = "qwen3_5") -> Any:
 class ExactStates:
     """States in float64 over the same integers that the device gets."""
 
+    longest_interval = formats.LOG_MAX
+
     def __init__(self, geometry: Geometry = GEOMETRY) -> None:
         self.geometry = geometry
         self.groups: dict[int, tuple[StateShape, Tensor]] = {}
