@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -162,8 +162,8 @@ class DeviceStates:
         group.rescaled = rescaled
 
     def _count(self, **more: int) -> None:
-        new = astuple(StateCounters(**more))
-        self._counters = StateCounters(*(a + b for a, b in zip(astuple(self._counters), new, strict=True)))
+        self._counters = replace(
+            self._counters, **{name: getattr(self._counters, name) + count for name, count in more.items()})
 
     def _check(self, modes: Sequence[Mode], shape: StateShape) -> None:
         most = 2 * self.geometry.head_dim
