@@ -20,6 +20,7 @@ from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.commands import Counters
 from statecell.store.models import load_model
+from statecell.store.quiet import quiet_transformers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def equality(
     try:
         attachment = attach(loaded.model, engine, state_format=state_format)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), quiet_transformers():
                 cache = attachment.new_cache()
                 for done in range(1, tokens + 1):
                     logits = loaded.model(ids, cache=cache, use_cache=True).logits
