@@ -174,8 +174,8 @@ def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: i
                 await ctx.tick()
                 assert ctx.get(unit.factors.factors) & mask == packed(state.factor[head])[number]
             assert ctx.get(unit.status.stored) == int(state.noise[head] != seeds[head])
-            assert ctx.get(unit.config.as_value()) == slot_layout(g).const(
-                slot_fields(state, head, start[head])).as_bits()
+            shape: Any = slot_layout(g)
+            assert ctx.get(unit.config.as_value()) == shape.const(slot_fields(state, head, start[head])).as_bits()
 
     simulate(dut, feed, take, max_cycles=60_000)
     assert int(state.skipped.sum()) > 0 or g.head_dim == 64

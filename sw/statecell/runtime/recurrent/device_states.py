@@ -153,7 +153,8 @@ class DeviceStates:
         rows = group.shape.channels * planes
         self._count(tokens=count * heads, rows_read=count * int(rows.sum()),
                     rows_written=int((rows * ~frozen).sum()), skipped=int(frozen.sum()))
-        return torch.from_numpy(np.stack([outputs(answer) for answer in answers])).long().unflatten(0, (count, heads))
+        o = np.stack([outputs(answer) for answer in answers])
+        return torch.from_numpy(o.reshape(count, heads, -1)).to(torch.int64)
 
     def _look(self, group: _Group) -> None:
         """Count the new scales since the registers were last looked at."""
