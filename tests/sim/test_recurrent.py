@@ -185,6 +185,31 @@ def test_snapshots_of_every_mode_come_back_bit_for_bit(device: Device, rule: Rul
             before[head].keys, before[head].values, before[head].status.factors.tolist(), before[head].status.registers)
 
 
+def test_states_are_sent_and_set_between_commands_back_to_back(device: Device) -> None:
+    """STATE and RESTORE among tokens, in one exchange: each sees what came before it and nothing of what follows."""
+    device.reset()
+    generator = torch.Generator().manual_seed(10)
+    state = random_heads([Mode(rotate=False)] * 2, Rule(), True, generator)
+    for head in (0, 1):
+        device.open_state(head, state_mode(state, head, 6 * head))
+    ask = [Request(opcode=Opcode.STATE, slot=head) for head in (0, 1)]
+    given = [random_token(state, generator, frozen=0.0) for _ in range(3)]
+    tokens = [[recur_request(head, state_token(state, one, state.scales, head)) for head in (0, 1)] for one in given]
+    one = [device.require([request])[0].payload for request in (*ask, *tokens[0], *ask)]
+    back = [Request(opcode=Opcode.RESTORE, slot=head, payload=payload) for head, payload in enumerate(one[4:])]
+    steps = [*tokens[1], *ask, *back, *ask, *tokens[2], *ask, ask[0], back[0], ask[1], back[1], *ask]
+    steps += [tokens[1][0], ask[0]]
+    together = [answer.payload for answer in device.require(steps)]
+    first = [device.snapshot(head) for head in (0, 1)]
+    device.reset()
+    for head in (0, 1):
+        device.open_state(head, state_mode(state, head, 6 * head))
+    assert [device.require([request])[0].payload for request in (*ask, *tokens[0], *ask)] == one
+    assert [device.require([request])[0].payload for request in steps] == together
+    assert together[6:8] == one[4:] != together[2:4]
+    assert [device.snapshot(head).keys for head in (0, 1)] == [x.keys for x in first]
+
+
 def test_snapshots_that_do_not_fit_change_nothing(device: Device) -> None:
     device.reset()
     generator = torch.Generator().manual_seed(9)
