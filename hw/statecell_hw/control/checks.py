@@ -148,10 +148,12 @@ class Checks(wiring.Component):
         wrong_length: Value = length_1
         kind = Signal(name="entry_kind")
         if g.states:
-            # what a token's payload has depends on the slot's mode
+            # what a token's payload and a snapshot have depends on the slot's mode
             blocks, recurs = Signal(name="entry_blocks"), Signal(name="header_recurs")
+            whole = opcode == Opcode.RESTORE
             m.d.sync += [
-                blocks.eq(entry.blocks != header.blocks), recurs.eq(opcode == Opcode.RECUR),
+                blocks.eq(Mux(whole, entry.snapshot, entry.blocks) != header.blocks),
+                recurs.eq(whole | (opcode == Opcode.RECUR)),
                 kind.eq(Mux(entry.recurrent, _among(opcode, TOKEN_COMMANDS), _among(opcode, RECURRENT) & named)),
             ]
             wrong_length = Mux(recurs, blocks, length_1)

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from statecell.spec import formats, frame
-from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Opcode, Status
+from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SESSION_BITS
 from statecell_hw.control.checks import Checks, row_blocks, times
@@ -28,15 +28,16 @@ BARRIER = (
 
 RECURRENT_PORT = wiring.Signature({
     "opening": Out(1), "open_en": Out(1), "rows": In(16), "blocks": In(BLOCK_BITS), "outputs": In(BLOCK_BITS),
+    "snapshot": In(BLOCK_BITS), "restoring": Out(1), "save": Out(1), "restore": Out(1),
     "recurring": Out(1), "token": Out(1), "token_ready": In(1), "accept": Out(1), "drop": Out(1),
-    "quiet": In(1), "idle": In(1), "capture": Out(1),
+    "quiet": In(1), "idle": In(1),
 })
 """What the command processor and the recurrent unit have to do with each other.
 
-`opening`: OPEN's mode block flows, which gives `rows`, `blocks` and `outputs`; `open_en`: the slot is opened with it.
+`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs` and `snapshot`; `open_en`: the slot is
+opened with it. `restoring`: RESTORE's payload flows; `save`, `restore`: the slot's state is to be sent, or set.
 `recurring`: a token's payload flows, which `token` began when it was `token_ready`; `accept` or `drop` ends it. Tokens
 begin while no other command has anything under way in the tile, `quiet`, all others while the unit is `idle`.
-`capture`: STATE reads the registers.
 """
 
 
@@ -63,7 +64,7 @@ class Command(wiring.Component):
     read_slot, read_entry, write_en, write_entry, clear_slots, slots_ready: slot table.
     attend_valid, attend_good, attend_ready, attend_sent: an ATTEND ended that had sent `attend_sent` queries.
     completion: responses.
-    reading, read_busy: READ_ROWS begins; it goes on.
+    reading, read_busy: READ_ROWS begins; it, STATE or RESTORE goes on.
     capture, clear_counters: counters.
     connect: a CONNECT is carried out that names `session`, the one that runs.
     recurrent: RECURRENT_PORT, used with states only.
@@ -175,7 +176,8 @@ class Command(wiring.Component):
             Opcode.WRITE_ROWS: self.writing,
         }
         if g.states:
-            units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring}
+            units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring,
+                      Opcode.RESTORE: self.recurrent.restoring}
         named = {code: Signal(name=f"is_{code.name.lower()}") for code in units}
         with m.FSM():
             with m.State("IDLE"):
@@ -218,7 +220,8 @@ class Command(wiring.Component):
                     self._commit_state(m, commit & running, good)
                 with m.If(commit):
                     m.d.sync += [running.eq(0), *(unit.eq(0) for unit in units.values())]
-                    with m.If(running & self.reads & good):
+                    lasts = self.reads | (self.recurrent.save | self.recurrent.restore if g.states else 0)
+                    with m.If(running & lasts & good):
                         m.next = "READ"
                     with m.Else():
                         m.d.comb += self.verdict.ready.eq(1)
@@ -277,7 +280,7 @@ class Command(wiring.Component):
                 with m.Case(Opcode.RECUR):
                     m.d.comb += [answer.eq(Answer.OUTPUTS), header.blocks.eq(self.entry.outputs)]
                 with m.Case(Opcode.STATE):
-                    m.d.comb += [answer.eq(Answer.STATE), header.blocks.eq(len(STATE_FIELDS) * 8 // frame.BLOCK)]
+                    m.d.comb += [answer.eq(Answer.STATE), header.blocks.eq(self.entry.snapshot)]
             with m.Case(Opcode.MAP):
                 m.d.comb += header.value.eq(self.write_entry.pages)
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
@@ -316,11 +319,13 @@ class Command(wiring.Component):
         m.d.comb += [
             unit.accept.eq(ends & good & (self.request.opcode == Opcode.RECUR)),
             unit.drop.eq(ends & ~good & (self.request.opcode == Opcode.RECUR)),
-            unit.capture.eq(ends & good & (self.request.opcode == Opcode.STATE)),
+            unit.save.eq(ends & good & (self.request.opcode == Opcode.STATE)),
+            unit.restore.eq(ends & good & (self.request.opcode == Opcode.RESTORE)),
             unit.open_en.eq(ends & good & opens),
         ]
         with m.If(opens):
             m.d.comb += [
                 self.write_entry.recurrent.eq(1), self.write_entry.rows.eq(unit.rows),
                 self.write_entry.blocks.eq(unit.blocks), self.write_entry.outputs.eq(unit.outputs),
+                self.write_entry.snapshot.eq(unit.snapshot),
             ]

@@ -16,11 +16,12 @@ from statecell_hw.recurrent.opening import BLOCK_BITS
 def slot_layout(g: Geometry) -> data.StructLayout:
     """What the device knows of a slot: ``open``; ``rows`` held and ``pages`` mapped, 0 for a slot just opened.
 
-    With states also whether it is ``recurrent``, and the blocks of its tokens' payloads and of their outputs.
+    With states also whether it is ``recurrent``, and the blocks of its tokens' payloads, of their outputs and of a
+    snapshot.
     """
     fields: dict[str, Any] = {"open": 1, "rows": range(g.slot_rows + 1), "pages": range(g.pages_per_slot + 1)}
     if g.states:
-        fields |= {"recurrent": 1, "blocks": BLOCK_BITS, "outputs": BLOCK_BITS}
+        fields |= {"recurrent": 1, "blocks": BLOCK_BITS, "outputs": BLOCK_BITS, "snapshot": BLOCK_BITS}
     return data.StructLayout(fields)
 
 

@@ -15,6 +15,7 @@ from statecell_hw.array.multiply import Multiplier, tree
 from statecell_hw.array.search import MIDDLE
 from statecell_hw.layouts import row_layout
 from statecell_hw.link.deframer import word_layout
+from statecell_hw.recurrent.decays import FactorAccess
 from statecell_hw.recurrent.delay import DelayLine
 from statecell_hw.recurrent.energy import ENERGY_BITS, Energy
 from statecell_hw.recurrent.operands import slot_layout
@@ -29,10 +30,10 @@ ENTRY = 1
 """Cycles from a bank's row to the path: choice of bank and plane."""
 
 STATUS = data.StructLayout({
-    "noise": formats.LFSR_BITS, "skipped": COUNT_BITS, "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
+    "stored": 1, "noise": formats.LFSR_BITS, "skipped": COUNT_BITS, "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
 })
-"""What a slot's tokens change: noise register, tokens that wrote nothing, groups of rows that took a new scale where it
-is held, energy of the rows."""
+"""What a slot's tokens change: whether the rows hold a state, noise register, tokens that wrote nothing, groups of rows
+that took a new scale where it is held, energy of the rows."""
 
 
 class BankAccess(wiring.Signature):
@@ -52,24 +53,27 @@ class BankAccess(wiring.Signature):
 class RecurrentUnit(wiring.Component):
     """Recurrent slots over the rows of two banks; docs/numerics.md, section 8, with a write-back at every token.
 
-    ``open_en`` makes ``open_slot`` a slot with ``open_config``, an empty state, factors of 1.0 and the noise register
-    ``open_noise``; only while ``idle``. ``token`` takes the slot of a token, ``i`` its payload (see
-    :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets it at
-    any time. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with
-    the last word; any time may pass before they are taken.
+    ``open_en`` makes ``open_slot`` a slot with ``open_config``, factors of 1.0 and ``open_status``; ``factors`` reads
+    and writes factors as they are; both only while ``idle``. ``token`` takes the slot of a token, ``i`` its payload
+    (see :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets
+    it at any time. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last``
+    with the last word; any time may pass before they are taken.
 
     With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
     scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in
     the value bank, at base + channel / 2. ``banks`` reads ``read_latency`` cycles after ``read_en``.
 
     A row is read and written once a token, one channel a cycle; the next head's rows follow without a bubble (after
-    ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``. Reset forgets all.
+    ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``, and the slot on
+    ``token`` a cycle before its ``config``. Reset forgets all.
     """
 
     open_en: Signal
     open_slot: Signal
     open_config: Any
-    open_noise: Signal
+    open_status: Any
+    factors: Any
+    config: Any
     token: stream.Interface
     i: stream.Interface
     complete: Signal
@@ -97,7 +101,9 @@ class RecurrentUnit(wiring.Component):
             "open_en": In(1),
             "open_slot": In(range(slots)),
             "open_config": In(slot_layout(g)),
-            "open_noise": In(formats.LFSR_BITS),
+            "open_status": In(STATUS),
+            "factors": In(FactorAccess(g, slots=slots)),
+            "config": Out(slot_layout(g)),
             "token": In(stream.Signature(range(slots))),
             "i": In(stream.Signature(8 * g.link_bytes)),
             "complete": Out(1),
@@ -128,6 +134,7 @@ class RecurrentUnit(wiring.Component):
             m.submodules[name] = getattr(self, name)
         tokens, prepare, walk = self.tokens, self.prepare, self.walk
         self._slots(m)
+        wiring.connect(m, wiring.flipped(self.factors), prepare.factors)
         wiring.connect(m, tokens.o, prepare.i)
         wiring.connect(m, prepare.words, tokens.words)
         wiring.connect(m, prepare.o, walk.i)
@@ -139,6 +146,7 @@ class RecurrentUnit(wiring.Component):
             tokens.release.eq(walk.last), tokens.channels.bay.eq(walk.current.bay),
             tokens.channels.channel.eq(walk.channel),
             prepare.open_en.eq(self.open_en), prepare.open_slot.eq(self.open_slot),
+            prepare.open_stored.eq(self.open_status.stored), self.status.stored.eq(prepare.stored),
             prepare.load_ready.eq(self.path.load_ready), prepare.key_taken.eq(self.path.key_taken),
             self.path.key.eq(prepare.key),
         ]
@@ -157,7 +165,7 @@ class RecurrentUnit(wiring.Component):
         known = Signal()
         m.d.comb += [
             write.en.eq(self.open_en), write.addr.eq(self.open_slot), write.data.eq(self.open_config),
-            read.addr.eq(self.token.payload),
+            read.addr.eq(self.token.payload), self.config.eq(read.data),
             head.valid.eq(self.token.valid & known), head.payload.slot.eq(self.token.payload),
             head.payload.config.eq(read.data), self.token.ready.eq(head.ready & known),
         ]
@@ -282,7 +290,10 @@ class RecurrentUnit(wiring.Component):
         ]
         with m.If(self.open_en):
             m.d.comb += [port.addr.eq(self.open_slot) for port in writes]
-            m.d.comb += noise.data.eq(self.open_noise)
+            m.d.comb += [
+                noise.data.eq(self.open_status.noise), power.data.eq(self.open_status.energy),
+                count.data.skipped.eq(self.open_status.skipped), count.data.rescaled.eq(self.open_status.rescaled),
+            ]
         with m.Else():
             m.d.comb += [
                 noise.addr.eq(walk.landing), noise.data.eq(path.noise), count.addr.eq(walk.landing),
