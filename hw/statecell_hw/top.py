@@ -328,6 +328,8 @@ class StateCell(wiring.Component):
         m.d.comb += [
             opening.start.eq(command.begin),
             port.rows.eq(opening.rows), port.blocks.eq(opening.blocks), port.outputs.eq(opening.outputs),
+            port.interval.eq(opening.interval), port.frozen.eq(unit.frozen),
+            unit.entries.eq(command.entry.logged), unit.commit.eq(port.commit),
             unit.open_en.eq(port.open_en), unit.open_slot.eq(command.request.slot),
             unit.open_config.eq(opening.config), unit.open_noise.eq(opening.noise),
             unit.token.valid.eq(port.token), unit.token.payload.eq(command.request.slot),

@@ -107,9 +107,11 @@ class Decays(wiring.Component):
                 write.data.eq(Cat(*factor.whole)), keep.addr.eq(stored[1:1 + bits]), keep.en.eq(here),
             ]
             for i in range(factor.count):
+                # the octaves of one factor a head are taken from its rows, as they are read
+                met = Mux(self.lane_decay, factor.after[i], factor.whole[i])
                 m.d.comb += [
-                    keep.data[i].q.eq(Mux(self.decay_first, factor.after[i], factor.before[i])),
-                    keep.data[i].k.eq(factor.after[i]),
+                    keep.data[i].q.eq(Mux(self.decay_first, met, factor.before[i])),
+                    keep.data[i].k.eq(met),
                     keep.data[i].inverse.eq(factor.inverse[i] >> INVERSE_SHIFT),
                 ]
             factors.append(read.data)

@@ -16,10 +16,11 @@ from statecell.spec.geometry import Geometry
 from statecell_hw.array.rotate import Rotate
 from statecell_hw.array.writer import Writer
 from statecell_hw.layouts import Kind, QueryLoad, row_layout
+from statecell_hw.recurrent.age import Age
 from statecell_hw.recurrent.decays import Decays
 from statecell_hw.recurrent.factor import INVERSE_SHIFT
 from statecell_hw.recurrent.mix import Mix
-from statecell_hw.recurrent.operands import key_layout, pass_layout
+from statecell_hw.recurrent.operands import LOST_BITS, OCTAVE_BITS, key_layout, pass_layout
 from statecell_hw.recurrent.readout import vector_geometry
 from statecell_hw.recurrent.tokens import Section, WordRead, token_layout
 from statecell_hw.recurrent.weigh import Weigh
@@ -36,7 +37,9 @@ class Prepare(wiring.Component):
     ``i``: tokens, whose words are read through ``words``. Out: the vectors, through ``load`` (see :class:`Dot`), and
     for each token a pass on ``o``, without its ``noise``, once vectors and key are there; ``key`` is that of the oldest
     pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and its rows count as 0,
-    which they do until a pass that writes; it must not come while a token of that slot is in the block.
+    which they do until a pass that writes; it must not come while a token of that slot is in the block. A commit is a
+    pass without vectors and key. ``age``: octaves that the factor of ``read_slot`` had lost at its logged token
+    ``read_entry``, a cycle later.
 
     A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
     lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
@@ -51,11 +54,14 @@ class Prepare(wiring.Component):
     o: stream.Interface
     key: Any
     key_taken: Signal
+    read_slot: Signal
+    read_entry: Signal
+    age: Signal
 
     def __init__(self, geometry: Geometry, *, slots: int) -> None:
         self.geometry = g = geometry
         self.slots = slots
-        self.decays, self.mix = Decays(g, slots=slots), Mix(g)
+        self.decays, self.age_, self.mix = Decays(g, slots=slots), Age(slots=slots), Mix(g)
         self.rotate, self.weigh = Rotate(g), Weigh(g)
         self.writer = Writer(vector_geometry(g))
         super().__init__({
@@ -68,6 +74,9 @@ class Prepare(wiring.Component):
             "o": Out(stream.Signature(pass_layout(g, slots))),
             "key": Out(key_layout(g)),
             "key_taken": In(1),
+            "read_slot": In(range(slots)),
+            "read_entry": In(range(formats.LOG_MAX)),
+            "age": Out(LOST_BITS),
         })
 
     @property
@@ -87,6 +96,7 @@ class Prepare(wiring.Component):
         g = self.geometry
         for name in ("decays", "mix", "rotate", "weigh", "writer"):
             m.submodules[name] = getattr(self, name)
+        m.submodules.age = self.age_
         token: Any = Signal(token_layout(g, self.slots), reset_less=True)
         config = token.config
         issued = Signal(range(3 * g.vector_words + 1))
@@ -94,7 +104,7 @@ class Prepare(wiring.Component):
         factors = Mux(config.lane_decay, 2 * g.vector_words, 1)
         reads, replays, push = Signal(), Signal(), Signal()
         done_turning, done_jobs = Signal(), Signal()
-        ahead = Signal(range(AHEAD + 1))
+        ahead, room = Signal(range(AHEAD + 1)), Signal()
         with m.FSM():
             with m.State("IDLE"):
                 m.d.comb += self.i.ready.eq(1)
@@ -102,6 +112,14 @@ class Prepare(wiring.Component):
                 with m.If(self.i.valid):
                     m.d.sync += token.eq(self.i.payload)
                     m.next = "DECAYS"
+                with m.If(self.i.valid & self.i.payload.commit):
+                    m.next = "LOST"
+            with m.State("LOST"):
+                # what the factor has lost is read
+                m.next = "COMMIT"
+            with m.State("COMMIT"), m.If(room):
+                m.d.comb += push.eq(1)
+                m.next = "IDLE"
             with m.State("DECAYS"):
                 m.d.comb += [self.words.section.eq(Section.DECAYS), reads.eq(issued != factors)]
                 m.d.sync += issued.eq(issued + reads)
@@ -119,7 +137,7 @@ class Prepare(wiring.Component):
                 m.d.sync += issued.eq(Mux(end, 0, issued + 1))
                 with m.If(end):
                     m.next = "TURN"
-            with m.State("TURN"), m.If(done_turning & (ahead != AHEAD)):
+            with m.State("TURN"), m.If(done_turning & (ahead != AHEAD) & room):
                 m.d.comb += push.eq(1)
                 m.next = "REPLAY"
             with m.State("REPLAY"):
@@ -128,18 +146,18 @@ class Prepare(wiring.Component):
                 with m.If(issued == g.vector_words - 1):
                     m.next = "IDLE"
         m.d.comb += [self.words.bay.eq(token.bay), self.words.word.eq(issued)]
-        m.d.sync += ahead.eq(ahead + push - self.key_taken)
+        m.d.sync += ahead.eq(ahead + (push & ~token.commit) - self.key_taken)
 
         of_decays = self.words.section == Section.DECAYS
         m.d.comb += [
-            decays.begins.eq(self.i.valid & self.i.ready), decays.slot.eq(token.slot), decays.decay.eq(token.decay),
+            decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot), decays.decay.eq(token.decay),
             decays.lane_decay.eq(config.lane_decay), decays.decay_first.eq(config.decay_first),
             decays.reads.eq(reads & of_decays), decays.number.eq(issued), decays.word.eq(self.words.data),
             decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
         ]
-        self._jobs(m, done_jobs, self.i.valid & self.i.ready)
+        self._jobs(m, done_jobs, decays.begins)
         self._vectors(m, token, reads & ~of_decays, issued, replays, done_turning)
-        self._passes(m, token, push)
+        self._passes(m, token, push, room)
         return m
 
     def _jobs(self, m: Module, done: Signal, begins: Value) -> None:
@@ -222,7 +240,7 @@ class Prepare(wiring.Component):
             m.d.comb += [weigh.i[p].eq(i), weigh.weight[p].eq(weight), writer.i_data[p].eq(weigh.o[p])]
         m.d.comb += [weigh.valid.eq(weighed), writer.i_valid.eq(weigh.o_valid)]
 
-    def _passes(self, m: Module, token: Any, push: Signal) -> None:
+    def _passes(self, m: Module, token: Any, push: Signal, room: Signal) -> None:
         """Queues of passes, of their keys' arrival, of falls and keys; the vectors go straight to the read-out."""
         g, writer, config = self.geometry, self.writer, token.config
         layout = pass_layout(g, self.slots)
@@ -232,14 +250,26 @@ class Prepare(wiring.Component):
         entry: Any = data.View(layout, Signal(layout.size, name="entry"))
         frozen = self.decays.one & (token.beta == 0)
         doubles = exact_log2(g.head_dim) % 2
+        age, octaves = self.age_, Mux(config.lane_decay, 0, self.decays.octaves)
+        logs, writes = config.interval > 1, token.commit | ~frozen
+        # more octaves than these leave nothing of a row
+        least = (1 << OCTAVE_BITS) - 1
+        m.d.comb += [
+            age.slot.eq(token.slot), age.octaves.eq(Mux(token.commit, 0, octaves)),
+            age.adds.eq(push & logs & ~token.commit), age.logs.eq(~frozen), age.entry.eq(token.entries),
+            age.clears.eq(push & token.commit), age.open_en.eq(self.open_en), age.open_slot.eq(self.open_slot),
+            age.read_slot.eq(self.read_slot), age.read_entry.eq(self.read_entry), self.age.eq(age.age),
+        ]
         m.d.comb += [
             entry.slot.eq(token.slot), entry.config.eq(config), entry.bay.eq(token.bay),
-            entry.stored.eq(stored.bit_select(token.slot, 1)),
+            entry.stored.eq(stored.bit_select(token.slot, 1)), entry.entries.eq(token.entries),
             entry.head.mode.eq(config.mode), entry.head.halved.eq(config.rotate & doubles),
-            entry.head.write.eq(~frozen), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
-            entry.head.octaves.eq(Mux(config.lane_decay, 0, self.decays.octaves)),
+            entry.head.write.eq(writes), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
+            entry.head.octaves.eq(Mux(age.lost > least, least, age.lost)),
+            entry.head.log.eq(logs & ~token.commit), entry.head.commit.eq(token.commit),
+            entry.head.lost[0].eq(Mux(config.decay_first, age.lost, age.before)), entry.head.lost[1].eq(age.lost),
         ]
-        with m.If(push & ~frozen):
+        with m.If(push & writes & ~entry.head.log):
             m.d.sync += stored.bit_select(token.slot, 1).eq(1)
         with m.If(self.open_en):
             m.d.sync += stored.bit_select(self.open_slot, 1).eq(0)
@@ -254,17 +284,20 @@ class Prepare(wiring.Component):
                        + low.word_select(j, formats.CODE_BITS).as_signed())[:2 * formats.CODE_BITS]
                       for j in range(g.head_dim)))
         queues = {}
+        passes: Any = data.View(layout, Signal(layout.size, name="passes"))
+        taken = self.o.valid & self.o.ready
         for name, width, pushes, value, pops in (
-            ("passes", layout.size, push, entry.as_value(), self.o.valid & self.o.ready),
-            ("falls", len(falls), push, falls, self.key_taken),
-            ("arrived", 1, arrives, Const(1, 1), self.o.valid & self.o.ready),
+            ("passes", layout.size, push, entry.as_value(), taken),
+            ("falls", len(falls), push & ~token.commit, falls, self.key_taken),
+            ("arrived", 1, arrives, Const(1, 1), taken & ~passes.head.commit),
             ("keys", len(codes) + row.scales.as_value().shape().width, arrives, Cat(codes, row.scales), self.key_taken),
         ):
             m.submodules[f"{name}_queue"] = queue = queues[name] = SyncFIFO(width=width, depth=AHEAD)
             m.d.comb += [queue.w_en.eq(pushes), queue.w_data.eq(value), queue.r_en.eq(pops)]
         m.d.comb += [
-            self.o.valid.eq(queues["passes"].r_rdy & queues["arrived"].r_rdy),
-            self.o.payload.as_value().eq(queues["passes"].r_data),
+            room.eq(queues["passes"].w_rdy), passes.as_value().eq(queues["passes"].r_data),
+            self.o.valid.eq(queues["passes"].r_rdy & (queues["arrived"].r_rdy | passes.head.commit)),
+            self.o.payload.eq(passes),
             Cat(self.key.codes, self.key.scales).eq(queues["keys"].r_data),
             Value.cast(self.key.falls).eq(queues["falls"].r_data),
         ]

@@ -113,6 +113,8 @@ HELD_SHRINK = 2
 """A held scale is taken anew when the row's largest magnitude is below this many 4-bit codes."""
 LOG_MAX = 128
 """Most tokens between two write-backs."""
+LOST_MAX = 63
+"""Octaves, lost by a factor, that count as this many where they are more: nothing is left of a product by then."""
 NOISE_BITS = 8
 LFSR_BITS = 32
 LFSR_TAPS = 0x80200003

@@ -47,7 +47,7 @@ def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
             ctx.set(dut.landed, number is not None)
             if number is not None:
                 assert ctx.get(dut.landing) == slots[number]
-            if ctx.get(dut.row):
+            if ctx.get(dut.flags.row):
                 check_row(ctx)
             looked = ctx.get(dut.looks)
             await ctx.tick()
@@ -57,7 +57,7 @@ def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
         assert not ctx.get(dut.busy)
 
     def check_row(ctx: Any) -> None:
-        if ctx.get(dut.first):
+        if ctx.get(dut.flags.first):
             begun.append(cycle)
             seen.append(ctx.get(dut.noise_now))
             assert seen[-1] == registers[slots[len(begun) - 1]]
@@ -66,9 +66,9 @@ def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
         assert ctx.get(dut.channel) == channel and ctx.get(dut.current.slot) == entry["slot"]
         assert ctx.get(dut.current.bay) == entry["bay"]
         assert ctx.get(dut.address) == entry["config"]["base"] + (channel if wide else channel // 2)
-        assert ctx.get(dut.odd) == channel % 2 and ctx.get(dut.fetch) == int(wide or channel % 2 == 0)
-        assert ctx.get(dut.last) == int(channel == entry["config"]["channels"] - 1)
-        if ctx.get(dut.last):
+        assert ctx.get(dut.flags.second) == (0 if wide else channel % 2) and ctx.get(dut.fetch) == int(wide or channel % 2 == 0)
+        assert ctx.get(dut.flags.last) == int(channel == entry["config"]["channels"] - 1)
+        if ctx.get(dut.flags.last):
             ended.append(cycle)
             landings.append((cycle + LATENCY, len(ended) - 1))
 

@@ -11,10 +11,6 @@ from statecell.model.recurrent.state import State
 from statecell.spec import formats
 
 
-FALL_MAX = 63
-"""A product shifted further right than this is 0, or -1 below 0."""
-
-
 def read(state: State, query: Queries, lost: Tensor) -> Tensor:
     """Products of every row with queries [H, P] (vectors times half the factor) -> int64 [H, P, R].
 
@@ -24,7 +20,7 @@ def read(state: State, query: Queries, lost: Tensor) -> Tensor:
     codes = state.codes
     if bool(state.modes.blind.any()):
         codes = torch.where(state.modes.blind[:, None, None, None], state.high << formats.CODE_BITS, codes)
-    fall = lost.clamp(max=FALL_MAX)[..., None] - state.shift[:, None, None]
+    fall = lost.clamp(max=formats.LOST_MAX)[..., None] - state.shift[:, None, None]
     return _products(state, codes, state.scales, query, fall)
 
 
@@ -32,7 +28,7 @@ def keys(state: State, query: Queries, lost: Tensor) -> Tensor:
     """Products of every logged key with queries, as `read` for rows: int64 [H, P, C], MIX_BITS with MIX_FRACTION."""
     log = state.log
     assert log is not None
-    fall = (lost[..., None] - log.lost[:, None]).clamp(max=FALL_MAX) + _KEY_FALL
+    fall = (lost[..., None] - log.lost[:, None]).clamp(max=formats.LOST_MAX) + _KEY_FALL
     return _products(state, log.keys, log.key_scales, query, fall)
 
 

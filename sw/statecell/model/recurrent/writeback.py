@@ -11,7 +11,6 @@ from statecell.model import quantise
 from statecell.model.normalise import log2
 from statecell.model.recurrent import factor, log, noise
 from statecell.model.recurrent.bits import scaled
-from statecell.model.recurrent.readout import FALL_MAX
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
 
@@ -93,7 +92,7 @@ def of_log(state: State) -> Gains:
     values = (log_.values * of_value[..., None]).flatten(-2)[..., : state.channels]
     value_exponent = value_exponent.repeat_interleave(group, -1)[..., : state.channels]
     product = values[..., None] * signed[:, :, None]
-    power = value_exponent[..., None] + (exponent - below.clamp(max=FALL_MAX)[..., None])[:, :, None]
+    power = value_exponent[..., None] + (exponent - below.clamp(max=formats.LOST_MAX)[..., None])[:, :, None]
     total = torch.floor(scaled(product.abs(), power)).sum(1)  # exact: 15 + 28 bits, 7 for the sum
     bits = torch.frexp(total).exponent.to(torch.int64)
     top = torch.floor(total * 2.0 ** (_TOP_BITS - bits)).to(torch.int64)
@@ -134,7 +133,7 @@ def add(state: State, gains: Gains, octaves: Tensor) -> Update:
         exponent = exponent.clamp(min=0)
     place = exponent + state.shift[:, None, None] + _alignment()
     raised = (gains.size - place - (formats.GAIN_BITS - 2)).clamp(min=0)
-    right = ((place + raised)[:, None] - gains.power).clamp(max=FALL_MAX)
+    right = ((place + raised)[:, None] - gains.power).clamp(max=formats.LOST_MAX)
     gain = torch.floor(scaled(gains.product, -right) + 0.5)  # exact: 45 bits
     product = torch.einsum("hegl,herg->hrgl", gains.codes.double(), gain).to(torch.int32)  # 8 + 13 bits, 7 for the sum
     lanes = state.codes << (formats.UPDATE_FRACTION - formats.CODE_BITS)
