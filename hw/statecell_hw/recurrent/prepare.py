@@ -16,11 +16,11 @@ from statecell.spec.geometry import Geometry
 from statecell_hw.array.rotate import Rotate
 from statecell_hw.array.writer import Writer
 from statecell_hw.layouts import Kind, QueryLoad, row_layout
-from statecell_hw.recurrent.age import Age
 from statecell_hw.recurrent.decays import Decays
 from statecell_hw.recurrent.factor import INVERSE_SHIFT
+from statecell_hw.recurrent.lost import Lost
 from statecell_hw.recurrent.mix import Mix
-from statecell_hw.recurrent.operands import LOST_BITS, OCTAVE_BITS, key_layout, pass_layout
+from statecell_hw.recurrent.operands import OCTAVE_BITS, key_layout, pass_layout
 from statecell_hw.recurrent.readout import vector_geometry
 from statecell_hw.recurrent.tokens import Section, WordRead, token_layout
 from statecell_hw.recurrent.weigh import Weigh
@@ -38,8 +38,7 @@ class Prepare(wiring.Component):
     for each token a pass on ``o``, without its ``noise``, once vectors and key are there; ``key`` is that of the oldest
     pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and its rows count as 0,
     which they do until a pass that writes; it must not come while a token of that slot is in the block. A commit is a
-    pass without vectors and key. ``age``: octaves that the factor of ``read_slot`` had lost at its logged token
-    ``read_entry``, a cycle later.
+    pass without vectors and key.
 
     A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
     lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
@@ -54,14 +53,11 @@ class Prepare(wiring.Component):
     o: stream.Interface
     key: Any
     key_taken: Signal
-    read_slot: Signal
-    read_entry: Signal
-    age: Signal
 
     def __init__(self, geometry: Geometry, *, slots: int) -> None:
         self.geometry = g = geometry
         self.slots = slots
-        self.decays, self.age_, self.mix = Decays(g, slots=slots), Age(slots=slots), Mix(g)
+        self.decays, self.lost, self.mix = Decays(g, slots=slots), Lost(slots=slots), Mix(g)
         self.rotate, self.weigh = Rotate(g), Weigh(g)
         self.writer = Writer(vector_geometry(g))
         super().__init__({
@@ -74,9 +70,6 @@ class Prepare(wiring.Component):
             "o": Out(stream.Signature(pass_layout(g, slots))),
             "key": Out(key_layout(g)),
             "key_taken": In(1),
-            "read_slot": In(range(slots)),
-            "read_entry": In(range(formats.LOG_MAX)),
-            "age": Out(LOST_BITS),
         })
 
     @property
@@ -94,9 +87,8 @@ class Prepare(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        for name in ("decays", "mix", "rotate", "weigh", "writer"):
+        for name in ("decays", "lost", "mix", "rotate", "weigh", "writer"):
             m.submodules[name] = getattr(self, name)
-        m.submodules.age = self.age_
         token: Any = Signal(token_layout(g, self.slots), reset_less=True)
         config = token.config
         issued = Signal(range(3 * g.vector_words + 1))
@@ -250,24 +242,23 @@ class Prepare(wiring.Component):
         entry: Any = data.View(layout, Signal(layout.size, name="entry"))
         frozen = self.decays.one & (token.beta == 0)
         doubles = exact_log2(g.head_dim) % 2
-        age, octaves = self.age_, Mux(config.lane_decay, 0, self.decays.octaves)
+        lost, octaves = self.lost, Mux(config.lane_decay, 0, self.decays.octaves)
         logs, writes = config.interval > 1, token.commit | ~frozen
         # more octaves than these leave nothing of a row
         least = (1 << OCTAVE_BITS) - 1
         m.d.comb += [
-            age.slot.eq(token.slot), age.octaves.eq(Mux(token.commit, 0, octaves)),
-            age.adds.eq(push & logs & ~token.commit), age.logs.eq(~frozen), age.entry.eq(token.entries),
-            age.clears.eq(push & token.commit), age.open_en.eq(self.open_en), age.open_slot.eq(self.open_slot),
-            age.read_slot.eq(self.read_slot), age.read_entry.eq(self.read_entry), self.age.eq(age.age),
+            lost.slot.eq(token.slot), lost.octaves.eq(Mux(token.commit, 0, octaves)),
+            lost.adds.eq(push & logs & ~token.commit), lost.clears.eq(push & token.commit),
+            lost.open_en.eq(self.open_en), lost.open_slot.eq(self.open_slot),
         ]
         m.d.comb += [
             entry.slot.eq(token.slot), entry.config.eq(config), entry.bay.eq(token.bay),
             entry.stored.eq(stored.bit_select(token.slot, 1)), entry.entries.eq(token.entries),
             entry.head.mode.eq(config.mode), entry.head.halved.eq(config.rotate & doubles),
             entry.head.write.eq(writes), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
-            entry.head.octaves.eq(Mux(age.lost > least, least, age.lost)),
+            entry.head.octaves.eq(Mux(lost.lost > least, least, lost.lost)),
             entry.head.log.eq(logs & ~token.commit), entry.head.commit.eq(token.commit),
-            entry.head.lost[0].eq(Mux(config.decay_first, age.lost, age.before)), entry.head.lost[1].eq(age.lost),
+            entry.head.lost[0].eq(Mux(config.decay_first, lost.lost, lost.before)), entry.head.lost[1].eq(lost.lost),
         ]
         with m.If(push & writes & ~entry.head.log):
             m.d.sync += stored.bit_select(token.slot, 1).eq(1)

@@ -18,7 +18,7 @@ from statecell_hw.link.deframer import word_layout
 from statecell_hw.recurrent.delay import DelayLine
 from statecell_hw.recurrent.energy import ENERGY_BITS, Energy
 from statecell_hw.recurrent.logger import Logger
-from statecell_hw.recurrent.operands import ENTRIES, slot_layout
+from statecell_hw.recurrent.operands import ENTRIES, LOST_BITS, slot_layout
 from statecell_hw.recurrent.outputs import Outputs
 from statecell_hw.recurrent.path import RecurrentPath
 from statecell_hw.recurrent.prepare import Prepare
@@ -152,7 +152,6 @@ class RecurrentUnit(wiring.Component):
             prepare.open_en.eq(self.open_en), prepare.open_slot.eq(self.open_slot),
             prepare.load_ready.eq(self.path.load_ready), prepare.key_taken.eq(self.path.key_taken | self.logger.taken),
             self.path.key.eq(prepare.key), self.logger.key.eq(prepare.key),
-            prepare.read_slot.eq(walk.current.slot), prepare.read_entry.eq(walk.flags.index),
         ]
         self._rows(m)
         self._outputs(m)
@@ -202,7 +201,16 @@ class RecurrentUnit(wiring.Component):
         channels = self.tokens.channels
         of_channel = self._later(
             m, Cat(channels.v, *(scale.as_value() for scale in channels.scales)), self.tokens.channel_latency, "channel")
-        age = self._later(m, self.prepare.age, AGE_LATENCY, "age")
+        # octaves that the factor had lost at each logged token; tokens are prepared ahead of the rows, ages not
+        ages: Memory = Memory(shape=LOST_BITS, depth=self.slots * formats.LOG_MAX, init=[])
+        m.submodules.ages = ages
+        logs, known = ages.write_port(), ages.read_port()
+        current = walk.current
+        m.d.comb += [
+            logs.en.eq(walk.flags.first & current.head.log), logs.data.eq(current.head.lost[1]),
+            logs.addr.eq(Cat(current.entries[:-1], current.slot)), known.addr.eq(Cat(walk.flags.index, current.slot)),
+        ]
+        age = self._later(m, known.data, AGE_LATENCY, "age")
         key, value = (data.View(row_layout(g), raw) for raw in (banks.key, banks.value))
         second, wide = flags.second, flags.wide
         row: Any = Signal(path.row.shape(), name="entry_row", reset_less=True)

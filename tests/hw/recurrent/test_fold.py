@@ -17,7 +17,7 @@ HEADS, CHANNELS = 5, 16
 TWO = Fraction(2)
 
 
-@pytest.mark.parametrize(("name", "lead"), [("tiny", 13), ("bench64", 20)])
+@pytest.mark.parametrize(("name", "lead"), [("tiny", 13), ("bench64", 20), ("bench64", 13)])
 def test_gains_of_commits(name: str, lead: int) -> None:
     """Logs of many lengths, channel after channel without a pause; the formulas of docs/numerics.md, 8.6."""
     g = config(name)
