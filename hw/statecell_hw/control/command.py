@@ -178,6 +178,8 @@ class Command(wiring.Component):
         }
         if g.states:
             units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring}
+            # an empty log is left as it is
+            m.d.comb += self.recurrent.commit.eq((opcode == Opcode.COMMIT) & (self.entry.logged != 0))
         named = {code: Signal(name=f"is_{code.name.lower()}") for code in units}
         with m.FSM():
             with m.State("IDLE"):
@@ -239,10 +241,7 @@ class Command(wiring.Component):
             return may
         unit: Any = self.recurrent
         recurs = ((self.request.opcode == Opcode.RECUR) | unit.commit) & (status == Status.OK)
-        m.d.comb += [
-            unit.commit.eq((self.request.opcode == Opcode.COMMIT) & (self.entry.logged != 0)),
-            unit.token.eq(recurs & unit.quiet),
-        ]
+        m.d.comb += unit.token.eq(recurs & unit.quiet)
         return Mux(recurs, unit.token & unit.token_ready, may & ((status != Status.OK) | unit.idle))
 
     def _completion(self, m: Module, final: Signal, done: Any) -> None:
