@@ -66,7 +66,8 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
                 ctx.set(dut.i.valid, 1)
                 ctx.set(dut.i.payload, {
                     "slot": head, "config": slot_fields(state, head, 0, bonus=bonus), "bay": number % 4,
-                    "beta": int(tokens[t].beta[head]), "decay": 0 if lanes else int(tokens[t].decay[head, 0])})
+                    "beta": int(tokens[t].beta[head]), "decay": 0 if lanes else int(tokens[t].decay[head, 0]),
+                    "entries": 0, "commit": 0})
             else:
                 ctx.set(dut.i.valid, 0)
             ready, section, place = ctx.get(dut.i.ready), ctx.get(dut.words.section), ctx.get(dut.words.word)

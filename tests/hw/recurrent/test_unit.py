@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from statecell.model.quantise import planes
 from statecell.model.recurrent import integer
-from statecell.model.recurrent.mode import Rule
+from statecell.model.recurrent.mode import Rule, Scales
 from statecell.model.recurrent.state import State, new_state
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
@@ -60,8 +62,9 @@ class Array(wiring.Component):
 
 
 def addresses(state: State) -> list[int]:
-    """First row of each head."""
-    sizes = [state.channels // (3 - mode.planes) for mode in state.modes.each]
+    """First row of each head; the log follows the rows."""
+    sizes = [state.channels // (3 - mode.planes) + (2 * mode.interval if mode.interval > 1 else 0)
+             for mode in state.modes.each]
     return [sum(sizes[:head]) for head in range(state.heads)]
 
 
@@ -72,32 +75,59 @@ def stored_rows(state: State, head: int) -> list[tuple[int, int]]:
     return [(high, low) for low, high in pairs] if state.modes.each[head].planes == 2 else pairs
 
 
+def logged_rows(state: State, head: int) -> list[tuple[int, tuple[int, int]]]:
+    """Rows of a head's log that are in use, with their place after its other rows."""
+    log, interval = state.log, state.modes.each[head].interval
+    if log is None or interval == 1:
+        return []
+    found = []
+    for entry in range(int(log.length[head])):
+        for at, codes, scales in ((entry, log.keys, log.key_scales),
+                                  (interval + entry, log.values, log.value_scales)):
+            low, high = row_words(planes(codes[head, entry][None].long(), scales[head, entry][None, :, None]),
+                                  state.geometry)
+            found.append((at, (high, low)))
+    return found
+
+
 CASES = [
-    ("recur32", Rule(delta=True), False, 3),
-    ("recur32", Rule(decay_first=False), True, 2),
-    ("hybrid", Rule(delta=True), False, 1),
+    ("recur32", Rule(delta=True), False, 3, False),
+    ("recur32", Rule(decay_first=False), True, 2, False),
+    ("hybrid", Rule(delta=True), False, 1, False),
+    ("recur32", Rule(delta=True), False, 7, True),
+    ("recur32", Rule(decay_first=False), False, 4, True),
+    ("hybrid", Rule(delta=True), False, 3, True),
 ]
 
 
-@pytest.mark.parametrize(("name", "rule", "lane_decay", "tokens"), CASES)
-def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: int) -> None:
+@pytest.mark.parametrize(("name", "rule", "lane_decay", "tokens", "logs"), CASES)
+def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: int, logs: bool) -> None:
+    """Tokens of heads in every mode, some with a log, which is committed where it is full and once before."""
     g = config(name)
     generator = torch.Generator().manual_seed(12)
     rng = random.Random(3)
     modes = every_mode(not lane_decay)
     modes = modes[::4] + modes[2:3] if g.head_dim == 64 else modes
-    state = new_state(modes, rule, g, channels=CHANNELS, lane_decay=lane_decay,
+    if logs:
+        modes = [replace(mode, interval=(2, 5, 1, 3)[number % 4])
+                 for number, mode in enumerate(mode for mode in modes if mode.scales != Scales.SUPPLIED)]
+    state = new_state(modes, rule, g, channels=g.head_dim if logs else CHANNELS, lane_decay=lane_decay,
                       feedback=torch.randint(0, 17, (len(modes),), generator=generator),
                       shift=torch.randint(0, 4, (len(modes),), generator=generator),
                       seed=torch.randint(1, 1 << 32, (len(modes),), generator=generator))
     start = addresses(state)
     seeds = state.noise.clone()
-    payloads: list[tuple[int, bytes]] = []
+    payloads: list[tuple[int, int, bytes]] = []  # slot, tokens in its log, payload; none for a commit
     answers: list[list[int]] = []
-    for _ in range(tokens):
+    for number in range(tokens):
         token, scales = random_token(state, generator), random_scales(state, generator)
-        payloads += [(head, token_payload(state, token, head, scales)) for head in range(state.heads)]
+        held = state.log.length.tolist() if state.log is not None else [0] * state.heads
+        payloads += [(head, held[head], token_payload(state, token, head, scales)) for head in range(state.heads)]
         answers += integer.step(state, token, scales=scales).tolist()
+        if state.log is not None:
+            due = integer.due(state) | ((state.log.length > 0) & (number == 2))
+            payloads += [(head, int(state.log.length[head]), b"") for head in range(state.heads) if due[head]]
+            integer.commit(state, due, scales=scales)
     # the same slot twice in a row, and a token that is dropped
     dut = Array(g, state.heads)
     unit = dut.unit
@@ -117,9 +147,11 @@ def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: i
             ctx.set(unit.open_status, {"noise": int(seeds[head])})
             await ctx.tick()
         ctx.set(unit.open_en, 0)
-        for number, (head, payload) in enumerate(payloads):
+        for number, (head, entries, payload) in enumerate(payloads):
             for dropped in ([True, False] if number % 5 == 2 else [False]):
                 ctx.set(unit.token.payload, head)
+                ctx.set(unit.entries, entries)
+                ctx.set(unit.commit, not payload)
                 ctx.set(unit.token.valid, 1)
                 await ctx.tick().until(unit.token.ready)
                 ctx.set(unit.token.valid, 0)
@@ -131,7 +163,8 @@ def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: i
                     ctx.set(unit.i.valid, 1)
                     await ctx.tick().until(unit.i.ready)
                     ctx.set(unit.i.valid, 0)
-                assert ctx.get(unit.complete)
+                while not ctx.get(unit.complete):
+                    await ctx.tick()
                 ctx.set(unit.drop if dropped else unit.accept, 1)
                 await ctx.tick()
                 ctx.set(unit.drop, 0)
@@ -161,6 +194,11 @@ def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: i
                 await ctx.tick().repeat(dut.banks[0].latency)
                 touched = bool((state.noise[head] != seeds[head]).item())
                 assert not touched or (ctx.get(dut.key), ctx.get(dut.value)) == expected, f"row {row}, {modes[head]}"
+            rows = len(stored_rows(state, head))
+            for row, expected in logged_rows(state, head):
+                ctx.set(dut.peek, start[head] + rows + row)
+                await ctx.tick().repeat(dut.banks[0].latency)
+                assert (ctx.get(dut.key), ctx.get(dut.value)) == expected, f"row {row} of the log, {modes[head]}"
             ctx.set(unit.status_slot, head)
             await ctx.tick()
             for name, value in (("noise", state.noise), ("skipped", state.skipped), ("rescaled", state.rescaled),
@@ -177,5 +215,5 @@ def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: i
             shape: Any = slot_layout(g)
             assert ctx.get(unit.config.as_value()) == shape.const(slot_fields(state, head, start[head])).as_bits()
 
-    simulate(dut, feed, take, max_cycles=60_000)
+    simulate(dut, feed, take, max_cycles=90_000)
     assert int(state.skipped.sum()) > 0 or g.head_dim == 64
