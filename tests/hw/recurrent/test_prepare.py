@@ -113,11 +113,13 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
             ctx.set(dut.open_en, 1)
             ctx.set(dut.open_slot, 1)
             ctx.set(dut.open_stored, held)
+            ctx.set(dut.open_lost, 77 * held)
             await ctx.tick()
             ctx.set(dut.open_en, 0)
             ctx.set(dut.factors.slot, 1)
             ctx.set(dut.factors.reads, 1)
             await ctx.tick()
+            assert ctx.get(dut.was_lost) == 77 * held
             assert (ctx.get(dut.stored), ctx.get(dut.factors.factors) & 0xFFFFFF) == (held, 1 << 23)
             ctx.set(dut.factors.reads, 0)
 

@@ -212,6 +212,15 @@ def test_tokens_of_many_slots(name: str, rule: Rule, lane_decay: bool, tokens: i
                 await ctx.tick()
                 assert ctx.get(unit.factors.factors) & mask == packed(state.factor[head])[number]
             assert ctx.get(unit.status.stored) == int(state.noise[head] != seeds[head])
+            assert ctx.get(unit.status.lost) == int(state.lost[head])
+            ctx.set(unit.factors.reads, 0)
+            for entry in range(int(state.log.length[head]) if state.log is not None else 0):
+                ctx.set(unit.ages.reads, 1)
+                ctx.set(unit.ages.slot, head)
+                ctx.set(unit.ages.entry, entry)
+                await ctx.tick()
+                assert state.log is not None and ctx.get(unit.ages.age) == int(state.log.lost[head, entry])
+                ctx.set(unit.ages.reads, 0)
             shape: Any = slot_layout(g)
             assert ctx.get(unit.config.as_value()) == shape.const(slot_fields(state, head, start[head])).as_bits()
 
