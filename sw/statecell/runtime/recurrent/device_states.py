@@ -59,8 +59,6 @@ class DeviceStates:
     the states of a group do not all fit.
     """
 
-    longest_interval = formats.LOG_MAX
-
     def __init__(self, device: Device, places: Places) -> None:
         self._device, self._places = device, places
         self._groups: dict[int, _Group] = {}
@@ -73,8 +71,8 @@ class DeviceStates:
         return self._device.geometry
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
-        """Open empty states. Raises UnsupportedError for a mode or number of channels that the device has not."""
-        self._check(modes, shape)
+        """Open empty states. Raises UnsupportedError as `check_modes`."""
+        self.check_modes(modes, shape)
         blank = [state_mode(mode, shape, shift[head], seed_of(head)) for head, mode in enumerate(modes)]
         places = self._places.take_states([len(state_pages(mode, self.geometry.page_rows)) for mode in blank])
         opened = [state_mode(mode, shape, shift[head], seed_of(head), first_page=places[head][1])
@@ -187,7 +185,8 @@ class DeviceStates:
         self._counters = replace(
             self._counters, **{name: getattr(self._counters, name) + count for name, count in more.items()})
 
-    def _check(self, modes: Sequence[Mode], shape: StateShape) -> None:
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Raise UnsupportedError for a mode or a number of channels that the device has not."""
         most = 2 * self.geometry.head_dim
         if shape.channels % 8 or not 16 <= shape.channels <= most:
             raise UnsupportedError(f"a recurrent head has {shape.channels} value channels; this device takes a "
@@ -195,12 +194,13 @@ class DeviceStates:
         logs = any(mode.interval > 1 for mode in modes)
         if logs and (shape.lane_decay or shape.channels != self.geometry.head_dim):
             raise UnsupportedError(
-                f"the state is to be written back every few tokens only, which this device does with one decay a head and "
-                f"{self.geometry.head_dim} value channels; use a mode that writes back at every token, such as int4")
+                "a state is to be written back every few tokens only, which this device does with one decay a head and "
+                f"{self.geometry.head_dim} value channels; use a format that writes back at every token, such as int4, "
+                "or the integer model (model:)")
         if any(mode.scales == Scales.SUPPLIED for mode in modes):
             raise UnsupportedError("scales that the host supplies do not reach a device from here; use held or fresh")
         if shape.lane_decay and any(mode.rotate for mode in modes):
-            raise RecurrentError("a decay per lane cannot be rotated; use modes with rotate=False")
+            raise UnsupportedError("a decay per lane cannot be rotated; use modes with rotate=False")
 
 
 def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, first_page: int = 0) -> StateMode:

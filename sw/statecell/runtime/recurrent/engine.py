@@ -51,9 +51,8 @@ class StateEngine(Protocol):
     def geometry(self) -> Geometry:
         """Of the array that holds the state rows; ``head_dim`` is their lanes d."""
 
-    @property
-    def longest_interval(self) -> int:
-        """Most tokens from one write-back of a state to the next."""
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Raise UnsupportedError where heads of this shape cannot be kept in one of these modes."""
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open a group of empty states, one a mode, each with its state shift (`model.recurrent.host.Units`)."""

@@ -14,14 +14,11 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.state import State, new_state
 from statecell.runtime.recurrent.engine import StateCounters, StateShape, seed_of
-from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 
 
 class ModelStates:
     """StateEngine over the integer model, with as many states as memory holds."""
-
-    longest_interval = formats.LOG_MAX
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
@@ -33,6 +30,9 @@ class ModelStates:
     def geometry(self) -> Geometry:
         """Of the array that the model stands for."""
         return self._geometry
+
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Every mode is kept."""
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open empty states."""
