@@ -103,12 +103,15 @@ class Device:
     command raises a subclass of DeviceError and has changed nothing on the device. Not for several threads at once.
     """
 
-    def __init__(self, transport: Transport, *, timeout: float = 30.0) -> None:
-        """Take over ``transport``. Raises SpecificationMismatch if the device was made from another specification."""
+    def __init__(self, transport: Transport, *, timeout: float = 30.0, batch_bytes: int = _BATCH_BYTES) -> None:
+        """Take over ``transport``. Raises SpecificationMismatch if the device was made from another specification.
+
+        batch_bytes: frames of about so many bytes go out before answers are waited for, fewer if the device says so.
+        """
         self._transport = transport
         self._timeout = timeout
         self._sequence = 0
-        self._batch_bytes = _BATCH_BYTES
+        self._batch_bytes = batch_bytes
         try:
             self.info = self._read_info()
         except BaseException:

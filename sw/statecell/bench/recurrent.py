@@ -23,6 +23,11 @@ from statecell.spec.commands import Opcode, StateFlag, StateMode
 from statecell.spec.geometry import CONFIGS, Geometry
 
 
+_PATIENCE = 1800.0
+"""Seconds that a simulator may take for all tokens."""
+_ALL = 1 << 40
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecurrentBench:
     """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back every ``interval`` tokens.
@@ -80,7 +85,8 @@ def bench_recurrent(
             f"The tokens are {tokens}: give a multiple of the {interval} from one write-back to the next, and two at "
             "least.")
     transport = open_transport(device_url)
-    with Device(transport) as device:
+    # all tokens in one exchange: nothing pauses between them
+    with Device(transport, timeout=_PATIENCE, batch_bytes=_ALL) as device:
         g = device.geometry
         _check(g, heads, dk, dv)
         kind = FAMILIES[family]
