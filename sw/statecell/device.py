@@ -200,8 +200,8 @@ class Device:
     def recur(self, slot: int, token: StateToken) -> NDArray[np.int32]:
         """One token of a recurrent state; returns o int32 [channels]. Raises SlotError, StateValueError, ProtocolError.
 
-        A payload that does not fit the slot's mode, and a token for a full log (ArrayFullError), are refused as a whole,
-        and the state stays what it was.
+        A payload that does not fit the slot's mode, and a token for a full log (ArrayFullError), are refused as a
+        whole, and the state stays what it was.
         """
         return outputs(self.require([recur_request(slot, token)])[0])
 

@@ -188,7 +188,8 @@ BAD_MODES = [
     replace(GOOD, interval=0), replace(GOOD, interval=129, channels=G.head_dim), replace(GOOD, interval=2),
     replace(GOOD, interval=128, channels=G.head_dim, first_page=61),
     replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.LANE_DECAY),
-    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.SUPPLIED), replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
+    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.SUPPLIED),
+    replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
     replace(GOOD, flags=GOOD.flags | StateFlag.FRESH | StateFlag.SUPPLIED),
     replace(GOOD, flags=GOOD.flags | StateFlag.ROTATE | StateFlag.LANE_DECAY), replace(GOOD, flags=StateFlag(1024)),
 ]

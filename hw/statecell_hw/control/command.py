@@ -318,7 +318,8 @@ class Command(wiring.Component):
         ]
         with m.If(opens):
             m.d.comb += [
-                self.write_entry.recurrent.eq(1), self.write_entry.rows.eq(Mux(unit.rows > g.slot_rows, g.slot_rows, unit.rows)),
+                self.write_entry.recurrent.eq(1),
+                self.write_entry.rows.eq(Mux(unit.rows > g.slot_rows, g.slot_rows, unit.rows)),
                 self.write_entry.blocks.eq(unit.blocks), self.write_entry.outputs.eq(unit.outputs),
                 self.write_entry.interval.eq(unit.interval),
             ]

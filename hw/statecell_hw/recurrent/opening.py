@@ -26,7 +26,8 @@ class Opening(wiring.Component):
 
     bad: a field is outside its range, or flags do not go together, or the state reaches beyond the banks.
     config, noise: what the recurrent unit keeps of the slot.
-    rows: rows that the state and its log take in each bank. interval: tokens from one write-back to the next. blocks, outputs: blocks of a token's payload and of its outputs.
+    rows: rows that the state and its log take in each bank. interval: tokens from one write-back to the next.
+    blocks, outputs: blocks of a token's payload and of its outputs.
     """
 
     start: Signal

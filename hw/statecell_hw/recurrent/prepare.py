@@ -142,7 +142,8 @@ class Prepare(wiring.Component):
 
         of_decays = self.words.section == Section.DECAYS
         m.d.comb += [
-            decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot), decays.decay.eq(token.decay),
+            decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot),
+            decays.decay.eq(token.decay),
             decays.lane_decay.eq(config.lane_decay), decays.decay_first.eq(config.decay_first),
             decays.reads.eq(reads & of_decays), decays.number.eq(issued), decays.word.eq(self.words.data),
             decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
