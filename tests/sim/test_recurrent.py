@@ -160,8 +160,8 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
 def test_snapshots_of_every_mode_come_back_bit_for_bit(
     device: Device, rule: Rule, lane_decay: bool, logs: bool
 ) -> None:
-    """Tokens after a snapshot, back to it, the same tokens again; then the snapshot in a slot of its own. With logs that
-    hold some tokens then, or none as they are committed at once.
+    """Tokens after a snapshot, back to it, the same tokens again; then the snapshot in a slot of its own. With logs
+    that hold some tokens then, or none as they are committed at once.
     """
     device.reset()
     generator = torch.Generator().manual_seed(8)
@@ -327,7 +327,8 @@ BAD_MODES = [
     replace(GOOD, interval=0), replace(GOOD, interval=129, channels=G.head_dim), replace(GOOD, interval=2),
     replace(GOOD, interval=128, channels=G.head_dim, first_page=61),
     replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.LANE_DECAY),
-    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.SUPPLIED), replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
+    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.SUPPLIED),
+    replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
     replace(GOOD, flags=GOOD.flags | StateFlag.FRESH | StateFlag.SUPPLIED),
     replace(GOOD, flags=GOOD.flags | StateFlag.ROTATE | StateFlag.LANE_DECAY), replace(GOOD, flags=StateFlag(1024)),
 ]

@@ -37,8 +37,8 @@ RECURRENT_PORT = wiring.Signature({
 """What the command processor and the recurrent unit have to do with each other.
 
 `opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs`, `snapshot` and `interval`; `open_en`: the
-slot is opened with it. `restoring`: RESTORE's payload flows, which gives `logged`; `save`, `restore`: the slot's state is
-to be sent, or set.
+slot is opened with it. `restoring`: RESTORE's payload flows, which gives `logged`; `save`, `restore`: the slot's state
+is to be sent, or set.
 `recurring`: a token's payload flows, which `token` began when it was `token_ready`; `accept` or `drop` ends it. Tokens
 begin while no other command has anything under way in the tile, `quiet`, all others while the unit is `idle`.
 `commit`: what begins is no token but a COMMIT; `frozen`: the token is not logged.
@@ -332,7 +332,8 @@ class Command(wiring.Component):
         ]
         with m.If(opens):
             m.d.comb += [
-                self.write_entry.recurrent.eq(1), self.write_entry.rows.eq(Mux(unit.rows > g.slot_rows, g.slot_rows, unit.rows)),
+                self.write_entry.recurrent.eq(1),
+                self.write_entry.rows.eq(Mux(unit.rows > g.slot_rows, g.slot_rows, unit.rows)),
                 self.write_entry.blocks.eq(unit.blocks), self.write_entry.outputs.eq(unit.outputs),
                 self.write_entry.snapshot.eq(unit.snapshot), self.write_entry.interval.eq(unit.interval),
             ]

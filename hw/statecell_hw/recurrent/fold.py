@@ -42,12 +42,12 @@ class Fold(wiring.Component):
 
     First the log is loaded, ``value_en`` with ``index``, ``codes`` (8 bits, a lane per channel) and ``value_scales``,
     ``key_en`` with ``key_index``, ``key_scales`` and ``below``, the octaves that the token's factor lies above the
-    rows'. A sweep takes the tokens of a channel, one a cycle: ``sweep`` with its number ``swept``, ``channel`` and, for
-    the last, ``sweep_last``; ``lead`` cycles later comes the channel's row, ``valid`` with its ``scales``, and a key row
-    ``key_valid`` for each token in the same order, at any pace; the next channel may be swept meanwhile. ``raised``,
-    ``exponent`` and ``fall`` follow ``raised_latency`` cycles after ``valid``, as of :class:`Gain`, ``gain`` ``latency``
-    cycles after ``key_valid``; interval 1. ``octaves`` and ``shift`` are those of the rows from the cycle after
-    ``swap`` on and must hold for MIN_ROWS cycles. Reset forgets the products, not the log.
+    rows'. A sweep takes the tokens of a channel, one a cycle: ``sweep`` with its number ``swept``, ``channel`` and,
+    for the last, ``sweep_last``; ``lead`` cycles later comes the channel's row, ``valid`` with its ``scales``, and then
+    a key row ``key_valid`` for each token, in the same order; the next channel may be swept meanwhile. ``raised``,
+    ``exponent`` and ``fall`` follow ``raised_latency`` cycles after ``valid``, as of :class:`Gain`, ``gain``
+    ``latency`` cycles after ``key_valid``; interval 1. ``octaves`` and ``shift`` are those of the rows from the cycle
+    after ``swap`` on and must hold for MIN_ROWS cycles. Reset forgets the products, not the log.
     """
 
     value_en: Signal
@@ -164,7 +164,8 @@ class Fold(wiring.Component):
                   for i, p in enumerate(mantissa_parts(code, scale[:formats.SCALE_MANTISSA]))]
         total = halves[0] + halves[1]
         turned = sweep.hold(3, scale[-1], "value_turned")
-        value = sweep.hold(4, Mux(turned, -total, total)[:PRODUCT_BITS - formats.SCALE_MANTISSA - 1].as_signed(), "value")
+        value_bits = PRODUCT_BITS - formats.SCALE_MANTISSA - 1
+        value = sweep.hold(4, Mux(turned, -total, total)[:value_bits].as_signed(), "value")
         exponent = sweep.carry(3, scale[formats.SCALE_MANTISSA:-1], 5, "value_exponent")
         own = sweep.carry(1, key.data, 5, "key")
         below = own[scale_bits:]

@@ -30,7 +30,8 @@ class Logger(wiring.Component):
     ``place`` of each token of the log comes with ``begins``, FLIGHTS tokens or fewer ahead; then ``d`` (RECUR_BITS,
     RECUR_FRACTION) of its head_dim channels with ``valid``, any gaps; tokens begin ``interval`` cycles apart or more.
     ``write_en`` brings ``write_row`` for both planes to ``row``: first the values, a cycle later ``key``, whose
-    ``taken`` it is; ``landed`` with that, also for tokens that are not logged, with ``skips``. Reset forgets the tokens.
+    ``taken`` it is; ``landed`` with that, also for tokens that are not logged, with ``skips``. Reset forgets the
+    tokens.
     """
 
     begins: Signal

@@ -14,7 +14,8 @@ class Lost(wiring.Component):
     """What the factors of all slots have lost; docs/numerics.md, 8.2.
 
     ``before`` is that of ``slot`` a cycle later, ``lost`` the same with a token's ``octaves`` (combinational). ``adds``
-    makes it the slot's, ``clears`` makes that 0, and ``open_en`` that of ``open_slot`` ``open_lost``. Reset leaves the memory as it is.
+    makes it the slot's, ``clears`` makes that 0, and ``open_en`` that of ``open_slot`` ``open_lost``. Reset leaves the
+    memory as it is.
     """
 
     slot: Signal

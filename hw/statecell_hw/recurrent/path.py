@@ -7,14 +7,13 @@ from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
-from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 from statecell_hw.array.multiply import Multiplier
-from statecell_hw.attention.score import saturate
 from statecell_hw.layouts import SCALE, QueryLoad
+from statecell_hw.recurrent.backlog import Backlog
 from statecell_hw.recurrent.choose import Choose
 from statecell_hw.recurrent.delay import DelayLine
 from statecell_hw.recurrent.error import Error
@@ -27,7 +26,7 @@ from statecell_hw.recurrent.readout import VECTORS, Readout, vector_geometry
 from statecell_hw.recurrent.requantise import Requantise
 from statecell_hw.recurrent.share import Share
 from statecell_hw.recurrent.update import Update
-from statecell_hw.recurrent.walk import FLAGS, FLIGHTS
+from statecell_hw.recurrent.walk import FLAGS
 
 ENTRY = 1
 """Cycles from the ports to the read-out: 8-bit codes of both planes."""
@@ -88,7 +87,7 @@ class RecurrentPath(wiring.Component):
         self.error, self.gain = Error(), Gain(g)
         self.update = Update(g, multiplier=multiplier)
         self.choose, self.requantise, self.lfsr = Choose(g), Requantise(g), Noise()
-        self.share = Share(g, multiplier=multiplier)
+        self.share, self.backlog = Share(g, multiplier=multiplier), Backlog(g)
         self.fold = Fold(g, lead=self._gain_time + 1 - LOAD, raised_latency=self.gain.raised_latency,
                          latency=self.gain.raised_latency + self.update.gain_lead)
         super().__init__({
@@ -154,7 +153,7 @@ class RecurrentPath(wiring.Component):
     @property
     def log_latency(self) -> int:
         """Cycles from the last row of a pass with a log to the first of its outputs: share, sum with the rows."""
-        return self._drain_time + 3 + self.error.latency
+        return self._drain_time + self.backlog.latency + self.error.latency
 
     @property
     def latency(self) -> int:
@@ -170,10 +169,13 @@ class RecurrentPath(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        for name in ("readout", "error", "gain", "update", "choose", "requantise", "lfsr", "share", "fold"):
+        for name in ("readout", "error", "gain", "update", "choose", "requantise", "lfsr", "share", "backlog",
+                     "fold"):
             m.submodules[name] = getattr(self, name)
         # the values of a log are there when the products of its keys with the vectors are
         assert self._error_time <= g.head_dim
+        # and so are the products of its first row, when the log has been summed
+        assert self._error_time + 2 <= self._drain_time + g.head_dim
         flags = self._flags(m)
         # the first row's own strobe is that of the cycle before it reaches the read-out
         first = self.flags.row & self.flags.first
@@ -193,65 +195,34 @@ class RecurrentPath(wiring.Component):
 
     def _errors(self, m: Module, flags: list[Any], scalars: Scalars) -> None:
         """Outputs and what is added: at once, or of a head with a log when its log has been summed."""
-        g, error, readout, share = self.geometry, self.error, self.readout, self.share
+        error, readout, share, backlog = self.error, self.readout, self.share, self.backlog
         time = self._error_time
-        now = flags[time]
-        of_state, at_once = now.row & ~now.key & ~now.value & ~now.load & ~now.commit, ~now.log
+        now, before, early, late = flags[time], flags[time - 1], flags[ENTRY], flags[self._drain_time]
+        of_state = now.row & ~now.key & ~now.value & ~now.load & ~now.commit
         v, at_error = self._delay(m, self.v, 0, time, "v"), scalars(time, "error_head")
         m.d.comb += [
             share.mixed_valid.eq(now.row & now.key & now.log), share.mixed_index.eq(now.index),
             share.mixed[0].eq(readout.o), share.mixed[1].eq(readout.r),
-            share.valid.eq(flags[ENTRY].row & flags[ENTRY].value & flags[ENTRY].log),
-            share.index.eq(flags[ENTRY].index),
+            share.valid.eq(early.row & early.value & early.log), share.index.eq(early.index),
             *(a.eq(b) for a, b in zip(share.codes, readout.codes, strict=True)),
             *(a.eq(b) for a, b in zip(share.scales, readout.scales, strict=True)),
+            share.drain.eq(backlog.drain), *(a.eq(b) for a, b in zip(backlog.shares, share.shares, strict=True)),
+            backlog.valid.eq(of_state & now.log), backlog.begins.eq(now.row & now.first & now.log),
+            backlog.head.eq(at_error), backlog.closing.eq(late.row & late.last & late.log),
+            backlog.products.o.eq(readout.o), backlog.products.r.eq(readout.r), backlog.products.v.eq(v),
         ]
-        # products of the rows wait for their channel's share, with the last of a head marked
-        entry = data.StructLayout({"o": signed(formats.RECUR_BITS), "r": signed(formats.RECUR_BITS),
-                                   "v": signed(formats.VECTOR_BITS)})
-        m.submodules.waiting = waiting = SyncFIFOBuffered(width=entry.size, depth=2 * g.head_dim)
-        m.submodules.heads = heads = SyncFIFOBuffered(width=HEAD.size, depth=FLIGHTS)
-        begins = now.row & now.first
-        m.d.comb += [
-            waiting.w_en.eq(of_state & ~at_once), waiting.w_data.eq(Cat(readout.o, readout.r, v)),
-            heads.w_en.eq(begins & ~at_once), heads.w_data.eq(at_error.as_value()),
-        ]
-        closing = flags[self._drain_time].row & flags[self._drain_time].last & flags[self._drain_time].log
-        draining, place = Signal(), Signal(range(g.head_dim))
-        ends = place == g.head_dim - 1
-        with m.If(draining):
-            m.d.sync += [place.eq(place + 1), draining.eq(~ends)]
-        with m.If(closing):
-            m.d.sync += draining.eq(1)
-        m.d.comb += [share.drain.eq(draining), waiting.r_en.eq(draining)]
-        shown: Any = Signal(entry, reset_less=True)
-        summed: Any = Signal(entry, reset_less=True)
-        drained, summed_valid, last, summed_last, swap = Signal(), Signal(), Signal(), Signal(), Signal()
-        m.d.sync += [
-            drained.eq(draining), last.eq(draining & ends), shown.as_value().eq(waiting.r_data),
-            summed_valid.eq(drained), summed_last.eq(last), summed.v.eq(shown.v),
-            summed.o.eq(saturate(shown.o + share.shares[0], formats.RECUR_BITS)),
-            summed.r.eq(saturate(shown.r + share.shares[1], formats.RECUR_BITS)),
-            swap.eq(draining & (place == 0)),
-        ]
-        direct = of_state & at_once
-        before = flags[time - 1]
         direct_swap = before.row & before.first & ~before.log & ~before.commit
         from_log = Signal()
-        log_head: Any = Signal(HEAD, reset_less=True)
-        with m.If(swap):
-            m.d.sync += [from_log.eq(1), log_head.eq(heads.r_data)]
-        with m.Elif(direct_swap):
-            m.d.sync += from_log.eq(0)
+        with m.If(backlog.swap | direct_swap):
+            m.d.sync += from_log.eq(backlog.swap)
         m.d.comb += [
-            heads.r_en.eq(swap),
-            error.valid.eq(direct | summed_valid), error.swap.eq(direct_swap | swap),
-            error.v.eq(Mux(from_log, summed.v, v)), error.r.eq(Mux(from_log, summed.r, readout.r)),
-            error.o_rows.eq(Mux(from_log, summed.o, readout.o)),
-            error.head.eq(Mux(from_log, log_head.as_value(), at_error.as_value())),
+            error.valid.eq((of_state & ~now.log) | backlog.sums_valid), error.swap.eq(direct_swap | backlog.swap),
+            error.v.eq(Mux(from_log, backlog.sums.v, v)), error.r.eq(Mux(from_log, backlog.sums.r, readout.r)),
+            error.o_rows.eq(Mux(from_log, backlog.sums.o, readout.o)),
+            error.head.eq(Mux(from_log, backlog.sums_head.as_value(), at_error.as_value())),
             self.o.eq(error.o), self.d.eq(error.d),
         ]
-        valid, ended, logged = error.valid, Mux(from_log, summed_last, now.last), summed_valid
+        valid, ended, logged = error.valid, Mux(from_log, backlog.last, now.last), backlog.sums_valid
         for stage in range(error.latency):
             held = Signal(3, name=f"error_flags_{stage}")
             m.d.sync += held.eq(Cat(valid, ended, logged))

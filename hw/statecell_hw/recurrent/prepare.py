@@ -153,7 +153,8 @@ class Prepare(wiring.Component):
 
         of_decays = self.words.section == Section.DECAYS
         m.d.comb += [
-            decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot), decays.decay.eq(token.decay),
+            decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot),
+            decays.decay.eq(token.decay),
             decays.lane_decay.eq(config.lane_decay), decays.decay_first.eq(config.decay_first),
             decays.reads.eq(reads & of_decays), decays.number.eq(issued), decays.word.eq(self.words.data),
             decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
@@ -259,7 +260,8 @@ class Prepare(wiring.Component):
         # more octaves than these leave nothing of a row
         least = (1 << OCTAVE_BITS) - 1
         m.d.comb += [
-            lost.slot.eq(Mux(self.factors.reads, self.factors.slot, token.slot)), lost.octaves.eq(Mux(token.commit, 0, octaves)),
+            lost.slot.eq(Mux(self.factors.reads, self.factors.slot, token.slot)),
+            lost.octaves.eq(Mux(token.commit, 0, octaves)),
             lost.adds.eq(push & logs & ~token.commit), lost.clears.eq(push & token.commit),
             lost.open_en.eq(self.open_en), lost.open_slot.eq(self.open_slot),
             lost.open_lost.eq(self.open_lost), self.was_lost.eq(lost.before),

@@ -75,10 +75,10 @@ class ChannelRead(wiring.Signature):
 class TokenBuffer(wiring.Component):
     """Payloads of RECUR in, word for word; operands out.
 
-    ``head`` takes what precedes a token while a bay is free; ``commit`` has no payload, and is ``complete`` at once. The
-    payload of others follows on ``i``: a block with beta and
-    the decay, u32 each; with a decay per lane, those, u32; q, k and, with a bonus, b, i16; the channels' values, i16;
-    with supplied scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
+    ``head`` takes what precedes a token while a bay is free; ``commit`` has no payload, and is ``complete`` at once.
+    The payload of others follows on ``i``: a block with beta and the decay, u32 each; with a decay per lane, those,
+    u32; q, k and, with a bonus, b, i16; the channels' values, i16; with supplied scales, their bytes, a channel's
+    groups together. Every part is padded to whole blocks.
 
     ``complete`` is high when all of it has come, until ``accept`` makes it a token; ``drop`` forgets what has come at
     any time. ``bad``: a decay of it is 0 or above 1.0, beta has more than its bits, an element of a vector is beyond

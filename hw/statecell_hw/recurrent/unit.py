@@ -33,7 +33,8 @@ AGE_LATENCY = 1
 """Cycles from the issue of a logged key's row to its age."""
 
 STATUS = data.StructLayout({
-    "logged": range(ENTRIES), "lost": LOST_BITS, "stored": 1, "noise": formats.LFSR_BITS, "skipped": COUNT_BITS, "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
+    "logged": range(ENTRIES), "lost": LOST_BITS, "stored": 1, "noise": formats.LFSR_BITS, "skipped": COUNT_BITS,
+    "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
 })
 """What a slot's tokens change: tokens in the log, octaves that the factor has lost since the rows were written, whether
 the rows hold a state, noise register, tokens that wrote nothing, groups of rows that took a new scale where it is held,
@@ -55,8 +56,8 @@ class BankAccess(wiring.Signature):
 
 
 class AgeAccess(wiring.Signature):
-    """Port for what a factor had lost at each token of the log: with ``reads`` ``age`` is that of ``entry`` of ``slot`` a
-    cycle later; ``writes`` makes it ``written``.
+    """Port for what a factor had lost at each token of the log: with ``reads`` ``age`` is that of ``entry`` of ``slot``
+    a cycle later; ``writes`` makes it ``written``.
     """
 
     def __init__(self, *, slots: int) -> None:
@@ -71,21 +72,21 @@ class RecurrentUnit(wiring.Component):
 
     ``open_en`` makes ``open_slot`` a slot with ``open_config``, factors of 1.0 and ``open_status``; ``factors`` and
     ``ages`` read and write factors, and what they had lost at logged tokens, as they are; all only while ``idle``.
-    ``token`` takes the slot of a token, with the number of ``entries`` in its log, or with ``commit`` that of a log that
-    goes to the rows, ``i`` its payload (see :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept``
+    ``token`` takes the slot of a token, with the number of ``entries`` in its log, or with ``commit`` that of a log
+    that goes to the rows, ``i`` its payload (see :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept``
     makes it a token; ``drop`` forgets it at any time. ``frozen``: the token that is complete changes nothing and is not
     logged. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with the
     last word; any time may pass before they are taken.
 
     With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
     scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in
-    the value bank, at base + channel / 2. ``banks`` reads ``read_latency`` cycles after ``read_en``.
+    the value bank, at base + channel / 2. The log of a slot follows its rows: keys, then values, in two planes.
+    ``banks`` reads ``read_latency`` cycles after ``read_en``.
 
-    The log of a slot follows its rows: keys, then values, in two planes. A row is read once a token, and written if
-    there is no log, one channel a cycle, and a row of the log likewise; a commit reads the log, and for each channel the
-    row and the keys; the next head's rows follow without a bubble (after ``gap`` cycles) if its token is there.
-    ``status_slot`` is looked up a cycle before ``status``, and the slot on ``token`` a cycle before its ``config``.
-    Reset forgets all.
+    A row is read once a token, one channel a cycle, and written if there is no log; with one its rows are read as well.
+    A commit reads the log, and for each channel the row and the keys. The next head's rows follow without a bubble
+    (after ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``, and the slot
+    on ``token`` a cycle before its ``config``. Reset forgets all.
     """
 
     open_en: Signal
@@ -226,8 +227,8 @@ class RecurrentUnit(wiring.Component):
         flags: Any = FLAGS(brought[:FLAGS.size])
         stored, swept = brought[FLAGS.size], brought[FLAGS.size + 1:]
         channels = self.tokens.channels
-        of_channel = self._later(
-            m, Cat(channels.v, *(scale.as_value() for scale in channels.scales)), self.tokens.channel_latency, "channel")
+        of_channel = self._later(m, Cat(channels.v, *(scale.as_value() for scale in channels.scales)),
+                                 self.tokens.channel_latency, "channel")
         # octaves that the factor had lost at each logged token; tokens are prepared ahead of the rows, ages not
         ages: Memory = Memory(shape=LOST_BITS, depth=self.slots * formats.LOG_MAX, init=[])
         m.submodules.ages = ages

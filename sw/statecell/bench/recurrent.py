@@ -22,10 +22,14 @@ from statecell.model.recurrent.state import State, new_state
 from statecell.spec.commands import Opcode, StateFlag, StateMode
 from statecell.spec.geometry import CONFIGS, Geometry
 
+_PATIENCE = 1800.0
+"""Seconds that a simulator may take for all tokens."""
+_ALL = 1 << 40
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentBench:
-    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back every ``interval`` tokens.
+    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back at every ``interval``.
 
     ``cycles_per_token``: mean over tokens sent back to back, from the last word of one token's last output to that of a
     later one; with a log over whole intervals after the first, a commit of every head in each. ``row_cycles``: heads x
@@ -68,8 +72,9 @@ def bench_recurrent(
 ) -> RecurrentBench:
     """Random tokens of ``family`` through ``heads`` states of a device, each output compared with the integer model.
 
-    tokens: 4, or two intervals with a log, unless given. Raises BenchError for sizes that the device does not have, for one that stamps no cycles, and for an output that
-    differs; RecurrentError for an unknown family; and the device's errors.
+    tokens: 4, or two intervals with a log, unless given. Raises BenchError for sizes that the device does not have, for
+    one that stamps no cycles, and for an output that differs; RecurrentError for an unknown family; and the device's
+    errors.
     """
     if family not in FAMILIES:
         raise RecurrentError(f"there is no family {family!r}; choose one of {', '.join(FAMILIES)}")
@@ -80,7 +85,8 @@ def bench_recurrent(
             f"The tokens are {tokens}: give a multiple of the {interval} from one write-back to the next, and two at "
             "least.")
     transport = open_transport(device_url)
-    with Device(transport) as device:
+    # all tokens in one exchange: nothing pauses between them
+    with Device(transport, timeout=_PATIENCE, batch_bytes=_ALL) as device:
         g = device.geometry
         _check(g, heads, dk, dv)
         kind = FAMILIES[family]

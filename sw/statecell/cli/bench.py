@@ -143,7 +143,8 @@ def recurrent(
     interval: Annotated[
         int, typer.Option("--interval", "-c", min=1, max=128, help="Tokens from one write-back to the next.")] = 1,
     tokens: Annotated[
-        int | None, typer.Option("--tokens", "-n", min=2, help="Tokens in a row. Default: 4, or two intervals.")] = None,
+        int | None, typer.Option("--tokens", "-n", min=2, help="Tokens in a row; 4, or two intervals, unless given.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option("--device", "-d", help="sim:CONFIG. Default: the simulator that holds the heads.")
     ] = None,

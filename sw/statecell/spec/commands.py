@@ -137,8 +137,8 @@ COMMANDS: tuple[Command, ...] = (
             "i16; v of the channels, i16; with SUPPLIED scale bytes, channel by channel; each padded to 16 bytes",
             "the channels' outputs, i32", "0"),
     Command(Opcode.STATE, "all of a recurrent state but its rows", "-", "-",
-            "the mode block, with the noise register as its seed; state registers, u64 each; a block with the factor as "
-            "u32 or, with LANE_DECAY, the lanes' factors, u32; with a log a block for each of its tokens with what the "
+            "the mode block, with the noise register as its seed; state registers, u64 each; a block with the factor "
+            "as u32 or, with LANE_DECAY, the lanes' factors, u32; with a log a block for each of its tokens with what the "
             "factor had lost, u32", "0"),
     Command(Opcode.RESTORE, "set a recurrent state, all but its rows, to what STATE answered", "-",
             "as STATE answers, of a slot of the same mode; first_page may differ and changes nothing", "-", "0"),

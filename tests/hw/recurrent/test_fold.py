@@ -63,7 +63,7 @@ def test_gains_of_commits(name: str, lead: int) -> None:
             return raised, exponent + raised, min(14, raised + down), gains
 
         # a cycle's work in order: the log, a sweep, then for each row it, and its keys while the next one is swept
-        plan: list[tuple[str, int, int]] = [("value", i, 0) for i in range(count)] + [("key", i, 0) for i in range(count)]
+        plan = [("value", i, 0) for i in range(count)] + [("key", i, 0) for i in range(count)]
         plan += [("sweep", 0, i) for i in range(count)]
         for row in range(CHANNELS):
             plan += [("row", row, 0), *(("fold", row, i) for i in range(count))]

@@ -72,7 +72,8 @@ def test_products_of_rows_with_both_vectors(name: str, multiplier: Multiplier, r
             await ctx.tick()
         ctx.set(dut.load.valid, 0)
 
-    bench = heads_bench(dut, HEADS, MIN_ROWS, operands, {0: row, dut.fall_lead: falls}, {dut.latency: check}, gap=dut.gap, prepare=first)
+    bench = heads_bench(dut, HEADS, MIN_ROWS, operands, {0: row, dut.fall_lead: falls}, {dut.latency: check},
+                        gap=dut.gap, prepare=first)
     simulate(dut, bench)
 
 

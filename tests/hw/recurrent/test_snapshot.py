@@ -25,7 +25,8 @@ def random_status(g: Geometry, rng: random.Random) -> StateStatus:
     lanes = bool(flags & StateFlag.LANE_DECAY)
     interval = 1 if lanes else rng.choice((1, 1, 2, 9, 128 if rng.random() < 0.2 else 5))
     mode = StateMode(
-        interval=interval, flags=flags, feedback=rng.randint(0, 16), shift=rng.randrange(16), channels=8 * rng.randint(2, g.head_dim // 4),
+        interval=interval, flags=flags, feedback=rng.randint(0, 16), shift=rng.randrange(16),
+        channels=8 * rng.randint(2, g.head_dim // 4),
         first_page=rng.randrange(g.pages), seed=rng.getrandbits(32))
     registers = StateRegisters(**{name: rng.getrandbits(bits) for name, bits in LIMITS.items() if name != "logged"},
                                logged=rng.choice((0, 1, interval)) if interval > 1 else 0)

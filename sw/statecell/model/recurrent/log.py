@@ -46,7 +46,8 @@ def share(state: State, mixed: Tensor) -> Tensor:
     return clamp(round_shift(total, formats.SHARE_GUARD), formats.RECUR_BITS).flatten(-2)[..., : state.channels]
 
 
-_TOP_SHARE = formats.MIX_FRACTION + formats.SCALE_BIAS + formats.CODE_BITS - formats.RECUR_FRACTION - formats.SHARE_GUARD
+_TOP_SHARE = (formats.MIX_FRACTION + formats.SCALE_BIAS + formats.CODE_BITS
+              - formats.RECUR_FRACTION - formats.SHARE_GUARD)
 """Right shift of a weight at scale exponent 0."""
 
 

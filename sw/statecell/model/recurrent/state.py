@@ -52,8 +52,8 @@ class Log:
 
     keys int32 [H, C, groups, group] and key_scales [H, C, groups]: k, divided by the factor at its token where the head
     has one; values int32 [H, C, value groups, group] and value_scales [H, C, value groups]: d in value LSBs, the last
-    group filled up with 0. lost [H, C]: octaves that the head's factor had lost by then. weights [H, C, d], with a decay
-    per lane: product of the decays since the entry's token, else None. length [H]. int64 but the codes.
+    group filled up with 0. lost [H, C]: octaves that the head's factor had lost by then. weights [H, C, d], with a
+    decay per lane: product of the decays since the entry's token, else None. length [H]. int64 but the codes.
     """
 
     keys: Tensor
