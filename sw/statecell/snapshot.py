@@ -15,8 +15,8 @@ from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag, St
 @dataclass(frozen=True, kw_only=True)
 class StateStatus:
     """All of a state but its rows: ``mode`` with the noise register as its seed, ``registers``, ``factors``, uint32
-    [1], or [d] with LANE_DECAY, and ``ages``, uint32 [interval], or [0] without a log: octaves that the factor had lost at
-    each token of the log, of which only the logged ones mean something.
+    [1], or [d] with LANE_DECAY, and ``ages``, uint32 [interval], or [0] without a log: octaves that the factor had
+    lost at each token of the log, of which only the logged ones mean something.
     """
 
     mode: StateMode

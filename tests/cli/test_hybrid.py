@@ -73,7 +73,7 @@ def test_generate_on_a_device(run: Run) -> None:
     arguments = ("generate", "Anne was ", "--model", "hybrid-tiny", "-n", "9", "--json")
     device, model = (json.loads(run(*arguments, "--device", url)[1]) for url in ("sim:", "model:"))
     assert (device["device"], model["device"]) == ("sim:hybrid", "model:hybrid")
-    for name in ("ids", "text", "agreement", "mean_logit_difference"):
+    for name in ("ids", "text", "agreement", "mean_logit_difference", "array_bytes_per_token"):
         assert device[name] == model[name], name
     code, out, error = run("eval", "equality", "--model", "hybrid-tiny", "--state", "int8", "--prompt-tokens", "5",
                            "-n", "4", "--json")

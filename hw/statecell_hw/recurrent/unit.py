@@ -73,10 +73,10 @@ class RecurrentUnit(wiring.Component):
     ``open_en`` makes ``open_slot`` a slot with ``open_config``, factors of 1.0 and ``open_status``; ``factors`` and
     ``ages`` read and write factors, and what they had lost at logged tokens, as they are; all only while ``idle``.
     ``token`` takes the slot of a token, with the number of ``entries`` in its log, or with ``commit`` that of a log
-    that goes to the rows, ``i`` its payload (see :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept``
-    makes it a token; ``drop`` forgets it at any time. ``frozen``: the token that is complete changes nothing and is not
-    logged. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with the
-    last word; any time may pass before they are taken.
+    that goes to the rows, ``i`` its payload (see :class:`TokenBuffer`); when it is ``complete``, and not ``bad``,
+    ``accept`` makes it a token; ``drop`` forgets it at any time. ``frozen``: the token that is complete changes nothing
+    and is not logged. ``o``: for each accepted token the outputs of its channels, sign-extended to OUTPUT_BITS,
+    ``last`` with the last word; any time may pass before they are taken.
 
     With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
     scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in

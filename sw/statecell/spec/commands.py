@@ -138,8 +138,8 @@ COMMANDS: tuple[Command, ...] = (
             "the channels' outputs, i32", "0"),
     Command(Opcode.STATE, "all of a recurrent state but its rows", "-", "-",
             "the mode block, with the noise register as its seed; state registers, u64 each; a block with the factor "
-            "as u32 or, with LANE_DECAY, the lanes' factors, u32; with a log a block for each of its tokens with what the "
-            "factor had lost, u32", "0"),
+            "as u32 or, with LANE_DECAY, the lanes' factors, u32; with a log a block for each of its tokens with what "
+            "the factor had lost, u32", "0"),
     Command(Opcode.RESTORE, "set a recurrent state, all but its rows, to what STATE answered", "-",
             "as STATE answers, of a slot of the same mode; first_page may differ and changes nothing", "-", "0"),
     Command(Opcode.COMMIT, "add the logged tokens of a recurrent state to its rows, and empty the log", "-", "-", "-",

@@ -136,10 +136,11 @@ def test_every_bit_is_the_models_also_after_going_back(
     other.step(1, seed=6)
 
 
-def test_counters(engine: DeviceEngine) -> None:
-    shape = StateShape(rule=Rule(delta=True), channels=24)
+@pytest.mark.parametrize(("modes", "channels"), [(MODES, 24), (LOGS, 32)])
+def test_counters(engine: DeviceEngine, modes: list[Mode], channels: int) -> None:
+    shape = StateShape(rule=Rule(delta=True), channels=channels)
     device = states_of(engine)
-    pair = Pair(device, MODES, shape)
+    pair = Pair(device, modes, shape)
     for count in (1, 6, 3):
         pair.step(count, seed=count)
         assert asdict(device.counters()) == asdict(pair.model.counters())
@@ -152,7 +153,7 @@ def test_counters(engine: DeviceEngine) -> None:
     pair.restore(snapshot)
     device.free_states([pair.group])
     after = device.counters()
-    assert after.tokens == seen.tokens + (4 + 10) * len(MODES)  # ten were taken again
+    assert after.tokens == seen.tokens + (4 + 10) * len(modes)  # ten were taken again
     assert after.rescaled > seen.rescaled
 
 

@@ -17,7 +17,7 @@ from statecell.model.recurrent.mode import Mode, RecurrentError, Rounding, Scale
 from statecell.model.recurrent.state import DEFAULT_FEEDBACK
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.places import Places
-from statecell.runtime.recurrent.engine import StateCounters, StateShape, seed_of
+from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
 from statecell.snapshot import StateSnapshot, state_pages
 from statecell.spec import formats
 from statecell.spec.commands import Opcode, StateFlag, StateMode
@@ -151,7 +151,8 @@ class DeviceStates:
         count, heads = tokens.k.shape[:2]
         frozen = factor.kept(tokens.decay, tokens.beta)
         requests: list[Request] = []
-        commits = written = 0
+        commits = written = read = 0
+        channels, dim = group.shape.channels, self.geometry.head_dim
         rows = [group.shape.channels * (2 if mode.flags & StateFlag.WIDE else 1) for mode in group.opened]
         for t in range(count):
             requests += [
@@ -161,16 +162,18 @@ class DeviceStates:
                 for h in range(heads)]
             for h, moved in enumerate((~frozen[t]).tolist()):
                 logs = group.intervals[h] > 1
+                read += rows[h] + group.logged[h] * log_rows(channels, dim)
                 group.logged[h] += logs and moved
                 due = logs and group.logged[h] == group.intervals[h]
                 if due:
                     requests.append(Request(opcode=Opcode.COMMIT, slot=group.slots[h]))
                     group.logged[h] = 0
+                    read += commit_rows(group.intervals[h], channels, dim)
                 commits += due
-                written += rows[h] * (due if logs else moved)
+                written += rows[h] * (due if logs else moved) + log_rows(channels, dim) * (logs and moved)
         answers = [answer for request, answer in zip(requests, self._device.require(requests), strict=True)
                    if request.opcode == Opcode.RECUR]
-        self._count(tokens=count * heads, rows_read=count * sum(rows), rows_written=written, commits=commits,
+        self._count(tokens=count * heads, rows_read=read, rows_written=written, commits=commits,
                     skipped=int(frozen.sum()))
         o = np.stack([outputs(answer) for answer in answers])
         return torch.from_numpy(o.reshape(count, heads, -1)).to(torch.int64)

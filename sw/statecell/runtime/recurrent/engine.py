@@ -24,8 +24,8 @@ class StateShape:
 
 @dataclass(frozen=True, kw_only=True)
 class StateCounters:
-    """Totals over all groups: tokens taken (one a head), rows read, rows written (low planes too), write-backs of a
-    log, tokens whose write was skipped because they were frozen, and groups of rows that took a new scale.
+    """Totals over all groups: tokens taken (one a head), rows read, rows written (low planes and logs too), write-backs
+    of a log, tokens whose write was skipped because they were frozen, and groups of rows that took a new scale.
     """
 
     tokens: int = 0
@@ -34,6 +34,16 @@ class StateCounters:
     commits: int = 0
     skipped: int = 0
     rescaled: int = 0
+
+
+def log_rows(channels: int, dim: int) -> int:
+    """Rows of one token in a log, both planes: its key and its values."""
+    return 2 * (1 + -(-channels // dim))
+
+
+def commit_rows(entries: int, channels: int, dim: int) -> int:
+    """Rows that a write-back of so many logged tokens reads: the log, and for each channel its row and all keys."""
+    return entries * log_rows(channels, dim) + 2 * channels * (1 + entries)
 
 
 def seed_of(head: int) -> int:
