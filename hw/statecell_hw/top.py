@@ -324,6 +324,7 @@ class StateCell(wiring.Component):
         port, tile = command.recurrent, self.tiles[0]
         wiring.connect(m, unit.banks, tile.recurrent)
         wiring.connect(m, snapshot.factors, unit.factors)
+        wiring.connect(m, snapshot.ages, unit.ages)
         wiring.connect(m, snapshot.o, self.responder.state)
         # a cycle late, as for the barriers
         m.d.sync += port.quiet.eq(
@@ -331,7 +332,9 @@ class StateCell(wiring.Component):
         m.d.comb += [
             opening.start.eq(command.begin), snapshot.start.eq(command.begin),
             port.rows.eq(opening.rows), port.blocks.eq(opening.blocks), port.outputs.eq(opening.outputs),
-            port.snapshot.eq(opening.snapshot),
+            port.snapshot.eq(opening.snapshot), port.logged.eq(snapshot.registers.logged),
+            port.interval.eq(opening.interval), port.frozen.eq(unit.frozen),
+            unit.entries.eq(command.entry.logged), unit.commit.eq(port.commit),
             unit.open_en.eq(port.open_en | port.restore), unit.open_slot.eq(command.request.slot),
             # a state that is restored stays where it is
             unit.open_config.eq(Mux(port.restoring, unit.config.as_value(), opening.config.as_value())),

@@ -114,12 +114,15 @@ class Device:
     command raises a subclass of DeviceError and has changed nothing on the device. Not for several threads at once.
     """
 
-    def __init__(self, transport: Transport, *, timeout: float = 30.0) -> None:
-        """Take over ``transport``. Raises SpecificationMismatch if the device was made from another specification."""
+    def __init__(self, transport: Transport, *, timeout: float = 30.0, batch_bytes: int = _BATCH_BYTES) -> None:
+        """Take over ``transport``. Raises SpecificationMismatch if the device was made from another specification.
+
+        batch_bytes: frames of about so many bytes go out before answers are waited for, fewer if the device says so.
+        """
         self._transport = transport
         self._timeout = timeout
         self._sequence = 0
-        self._batch_bytes = _BATCH_BYTES
+        self._batch_bytes = batch_bytes
         try:
             self.info = self._read_info()
         except BaseException:
@@ -217,9 +220,14 @@ class Device:
     def recur(self, slot: int, token: StateToken) -> NDArray[np.int32]:
         """One token of a recurrent state; returns o int32 [channels]. Raises SlotError, StateValueError, ProtocolError.
 
-        A payload that does not fit the slot's mode is refused as a whole, and the state stays what it was.
+        A payload that does not fit the slot's mode, and a token for a full log (ArrayFullError), are refused as a
+        whole, and the state stays what it was.
         """
         return outputs(self.require([recur_request(slot, token)])[0])
+
+    def commit(self, slot: int) -> None:
+        """Add the logged tokens of a recurrent state to its rows. Raises SlotError."""
+        self.require([Request(opcode=Opcode.COMMIT, slot=slot)])
 
     def state(self, slot: int) -> StateStatus:
         """All of a recurrent state but its rows. Raises SlotError."""

@@ -14,13 +14,15 @@ from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag, St
 
 @dataclass(frozen=True, kw_only=True)
 class StateStatus:
-    """All of a state but its rows: ``mode`` with the noise register as its seed, ``registers``, and ``factors``, uint32
-    [1], or [d] with LANE_DECAY.
+    """All of a state but its rows: ``mode`` with the noise register as its seed, ``registers``, ``factors``, uint32
+    [1], or [d] with LANE_DECAY, and ``ages``, uint32 [interval], or [0] without a log: octaves that the factor had
+    lost at each token of the log, of which only the logged ones mean something.
     """
 
     mode: StateMode
     registers: StateRegisters
     factors: NDArray[np.uint32]
+    ages: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,8 @@ def encode_mode(mode: StateMode) -> bytes:
 def encode_status(status: StateStatus) -> bytes:
     """The payload of RESTORE. Raises ValueError for numbers that their places cannot hold."""
     registers = _numbers("registers", astuple(status.registers), "<u8")
-    return encode_mode(status.mode) + registers + frame.pad(_numbers("factors", status.factors.tolist(), "<u4"))
+    ages = b"".join(frame.pad(_numbers("ages", [age], "<u4")) for age in status.ages.tolist())
+    return encode_mode(status.mode) + registers + frame.pad(_numbers("factors", status.factors.tolist(), "<u4")) + ages
 
 
 def decode_status(payload: bytes) -> StateStatus:
@@ -59,11 +62,12 @@ def decode_status(payload: bytes) -> StateStatus:
         place += bits
     fields["flags"] = flags = StateFlag(fields["flags"])
     registers = np.frombuffer(payload, "<u8", len(STATE_FIELDS), frame.BLOCK)
-    factors = np.frombuffer(payload, "<u4", -1, frame.BLOCK + 8 * len(STATE_FIELDS))
+    numbers = np.frombuffer(payload, "<u4", -1, frame.BLOCK + 8 * len(STATE_FIELDS)).astype(np.uint32)
+    lanes = bool(flags & StateFlag.LANE_DECAY)
     return StateStatus(
         mode=StateMode(**fields),  # type: ignore[arg-type]  # flags are a StateFlag
         registers=StateRegisters(**dict(zip(STATE_FIELDS, map(int, registers), strict=True))),
-        factors=factors[:None if flags & StateFlag.LANE_DECAY else 1].astype(np.uint32))
+        factors=numbers if lanes else numbers[:1], ages=numbers[:0] if lanes else numbers[4::4])
 
 
 def same_mode(a: StateMode, b: StateMode) -> bool:
@@ -72,8 +76,9 @@ def same_mode(a: StateMode, b: StateMode) -> bool:
 
 
 def state_rows(mode: StateMode) -> int:
-    """Rows that a state takes in each bank."""
-    return mode.channels if mode.flags & StateFlag.WIDE else mode.channels // 2
+    """Rows that a state and its log take in each bank."""
+    rows = mode.channels if mode.flags & StateFlag.WIDE else mode.channels // 2
+    return rows + (2 * mode.interval if mode.interval > 1 else 0)
 
 
 def state_pages(mode: StateMode, page_rows: int) -> range:

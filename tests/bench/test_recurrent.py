@@ -22,10 +22,19 @@ def test_every_family_equals_the_model_and_moves_each_row_once(family: str) -> N
     assert found.row_cycles == 128 <= found.cycles_per_token < 700
 
 
+@pytest.mark.parametrize("storage", [Storage.INT4, Storage.INT8])
+def test_a_log_is_committed_once_an_interval(storage: Storage) -> None:
+    found = bench_recurrent(DEVICE, heads=6, dk=32, dv=32, storage=storage, interval=5)
+    assert found.equal and found.tokens == 10 and found.interval == 5
+    # a token reads its rows and on the average two logged rows for each of two tokens; a commit the log and the rows
+    assert found.writes_per_row < 0.5 and found.cycles_per_token < 1500
+
+
 def test_what_the_device_does_not_have_is_refused() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"heads": 19}, "give 1 to 18"), ({"dk": 64}, "32 lanes, not 64"),
         ({"dv": 12}, "a multiple of 8 from 16 to 64"), ({"tokens": 1}, "at least 2"),
+        ({"interval": 4, "tokens": 6}, "a multiple of the 4"), ({"interval": 4, "family": "gla"}, "a decay per lane"),
     ]
     for arguments, message in cases:
         with pytest.raises(BenchError, match=message):

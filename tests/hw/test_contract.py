@@ -649,7 +649,7 @@ def test_saved_states() -> None:
         begins = 3 * len(due)
         factors = [sum((FACTORS >> 24 * i & 0xFFFFFF) << 32 * i for i in range(4))] * (2 * STATES.vector_words)
         flags = int(StateFlag.LANE_DECAY) * lanes
-        due += [flags | NOISE << 96, 0, 0, *(factors if lanes else [FACTORS & 0xFFFFFF])]
+        due += [flags | NOISE << 96, 0, 0, 0, *(factors if lanes else [FACTORS & 0xFFFFFF])]
     check(Saved, lambda _: due, asked, interval=Fraction(begins + len(asked) - 1, len(asked) - 1), seed=SEED)
 
 

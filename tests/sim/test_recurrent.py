@@ -25,7 +25,7 @@ from statecell.device import (
 from statecell.link.framing import Request
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
-from statecell.model.recurrent.mode import Mode, Rule, Storage
+from statecell.model.recurrent.mode import Mode, Rule, Scales, Storage
 from statecell.model.recurrent.state import State, new_state
 from statecell.model.rows import pack
 from statecell.snapshot import StateSnapshot, encode_status
@@ -58,7 +58,8 @@ def state_mode(state: State, head: int, first_page: int) -> StateMode:
     }
     total = StateFlag(sum(int(flag) for flag, on in flags.items() if on))
     return StateMode(flags=total, feedback=int(state.feedback[head]), shift=int(state.shift[head]),
-                     channels=state.channels, first_page=first_page, seed=int(state.noise[head]))
+                     channels=state.channels, first_page=first_page, interval=int(modes.interval[head]),
+                     seed=int(state.noise[head]))
 
 
 def state_token(state: State, token: Token, scales: torch.Tensor, head: int) -> StateToken:
@@ -73,17 +74,20 @@ def state_token(state: State, token: Token, scales: torch.Tensor, head: int) -> 
         scales=scales[head].numpy().astype(np.uint8) if bool(state.modes.supplied[head]) else None)
 
 
-def random_heads(modes: list[Mode], rule: Rule, lane_decay: bool, generator: torch.Generator) -> State:
+def random_heads(modes: list[Mode], rule: Rule, lane_decay: bool, generator: torch.Generator,
+                 channels: int = CHANNELS) -> State:
     count = len(modes)
-    return new_state(modes, rule, G, channels=CHANNELS, lane_decay=lane_decay,
+    return new_state(modes, rule, G, channels=channels, lane_decay=lane_decay,
                      feedback=torch.randint(0, 17, (count,), generator=generator),
                      shift=torch.randint(0, 4, (count,), generator=generator),
                      seed=torch.randint(1, 1 << 32, (count,), generator=generator))
 
 
 def pages_of(state: State) -> list[int]:
-    """Pages that each head takes."""
-    return [-(-state.channels // (3 - mode.planes) // G.page_rows) for mode in state.modes.each]
+    """Pages that each head takes, its log included."""
+    logged = [2 * mode.interval if mode.interval > 1 else 0 for mode in state.modes.each]
+    return [-(-(state.channels // (3 - mode.planes) + log) // G.page_rows)
+            for mode, log in zip(state.modes.each, logged, strict=True)]
 
 
 RULES = [(Rule(delta=True), False), (Rule(), False), (Rule(decay_first=False), True), (Rule(delta=True), True)]
@@ -94,14 +98,29 @@ def test_every_mode_equals_the_model(device: Device, rule: Rule, lane_decay: boo
     compare(device, rule, lane_decay, tokens=40, seed=21)
 
 
-def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: int) -> None:
-    """Tokens of heads in every mode, ROUND of them in one exchange, so that their rows follow each other; then
-    registers and raw rows.
+LOGS = [Rule(delta=True), Rule(decay_first=False)]
+
+
+@pytest.mark.parametrize("rule", LOGS)
+def test_every_mode_with_a_log_equals_the_model(device: Device, rule: Rule) -> None:
+    compare(device, rule, False, tokens=80, seed=22, modes=logging_modes())
+
+
+def logging_modes() -> list[Mode]:
+    """Modes whose scales the rows bring, with intervals from 1 to 40."""
+    modes = [mode for mode in every_mode(True) if mode.scales != Scales.SUPPLIED]
+    return [replace(mode, interval=(2, 5, 1, 40, 3, 8)[number % 6]) for number, mode in enumerate(modes[:10])]
+
+
+def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: int,
+            modes: list[Mode] | None = None) -> None:
+    """Tokens of heads in every mode, ROUND of them in one exchange, so that their rows follow each other, each full log
+    committed, and every log now and then; then registers and raw rows.
     """
     device.reset()
     generator = torch.Generator().manual_seed(seed)
-    modes = every_mode(not lane_decay)
-    state = random_heads(modes, rule, lane_decay, generator)
+    logs, modes = modes is not None, modes or every_mode(not lane_decay)
+    state = random_heads(modes, rule, lane_decay, generator, G.head_dim if logs else CHANNELS)
     sizes = pages_of(state)
     first = [sum(sizes[:head]) for head in range(state.heads)]
     for head in range(state.heads):
@@ -113,7 +132,12 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
             token, scales = random_token(state, generator), random_scales(state, generator)
             requests += [recur_request(head, state_token(state, token, scales, head)) for head in range(state.heads)]
             expected += integer.step(state, token, scales=scales).tolist()
-        answers = device.require(requests)
+            if state.log is not None:
+                due = integer.due(state) | (torch.rand(state.heads, generator=generator) < 0.03)
+                requests += [Request(opcode=Opcode.COMMIT, slot=head) for head in range(state.heads) if due[head]]
+                integer.commit(state, due)
+        answers = [answer for request, answer in zip(requests, device.require(requests), strict=True)
+                   if request.opcode == Opcode.RECUR]
         for number, (answer, o) in enumerate(zip(answers, expected, strict=True)):
             what = f"token {start + number // state.heads}, {modes[number % state.heads]}"
             assert outputs(answer).tolist() == o, what
@@ -121,9 +145,9 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
         status, registers = device.state(head), device.state(head).registers
         assert status.mode == state_mode(state, head, first[head])
         assert status.factors.tolist() == state.factor[head].tolist()
-        assert (registers.skipped, registers.rescaled, registers.energy) == tuple(
-            int(x[head]) for x in (state.skipped, state.rescaled, state.energy()))
-        rows = CHANNELS // (3 - modes[head].planes)
+        assert (registers.skipped, registers.rescaled, registers.energy, registers.lost) == tuple(
+            int(x[head]) for x in (state.skipped, state.rescaled, state.energy(), state.lost))
+        rows = state.channels // (3 - modes[head].planes)
         keys, values = device.read_rows(head, 0, rows)
         raw = pack(state.rows(head), G)
         pairs = [raw[at:at + G.row_bytes] for at in range(0, len(raw), G.row_bytes)]
@@ -132,13 +156,19 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
     assert int(state.skipped.min()) > 0
 
 
-@pytest.mark.parametrize(("rule", "lane_decay"), RULES)
-def test_snapshots_of_every_mode_come_back_bit_for_bit(device: Device, rule: Rule, lane_decay: bool) -> None:
-    """Tokens after a snapshot, back to it, the same tokens again; then the snapshot in a slot of its own."""
+@pytest.mark.parametrize(("rule", "lane_decay", "logs"), [*((*rule, False) for rule in RULES), (*RULES[0], True)])
+def test_snapshots_of_every_mode_come_back_bit_for_bit(
+    device: Device, rule: Rule, lane_decay: bool, logs: bool
+) -> None:
+    """Tokens after a snapshot, back to it, the same tokens again; then the snapshot in a slot of its own. With logs
+    that hold some tokens then, or none as they are committed at once.
+    """
     device.reset()
     generator = torch.Generator().manual_seed(8)
     modes = every_mode(not lane_decay)[::2][:8]
-    state = random_heads(modes, rule, lane_decay, generator)
+    if logs:
+        modes = [replace(mode, interval=(12, 2, 24)[number % 3]) for number, mode in enumerate(logging_modes()[:7])]
+    state = random_heads(modes, rule, lane_decay, generator, G.head_dim if logs else CHANNELS)
     sizes = pages_of(state)
     first = [sum(sizes[:head]) for head in range(state.heads)]
     for head in range(state.heads):
@@ -146,9 +176,12 @@ def test_snapshots_of_every_mode_come_back_bit_for_bit(device: Device, rule: Rul
 
     def tokens(count: int, seed: int) -> list[Request]:
         mine = torch.Generator().manual_seed(seed)
-        return [recur_request(head, state_token(state, token, scales, head))
-                for token, scales in [(random_token(state, mine), random_scales(state, mine)) for _ in range(count)]
-                for head in range(state.heads)]
+        requests: list[Request] = []
+        for token, scales in [(random_token(state, mine), random_scales(state, mine)) for _ in range(count)]:
+            requests += [recur_request(head, state_token(state, token, scales, head)) for head in range(state.heads)]
+            requests += [Request(opcode=Opcode.COMMIT, slot=head) for head, mode in enumerate(modes)
+                         if mode.interval == 2]
+        return requests
 
     def same(a: StateSnapshot, b: StateSnapshot) -> bool:
         return encode_status(a.status) == encode_status(b.status) and (a.keys, a.values) == (b.keys, b.values)
@@ -160,6 +193,7 @@ def test_snapshots_of_every_mode_come_back_bit_for_bit(device: Device, rule: Rul
     answers = device.require(tokens(4, 2))
     after = [device.snapshot(head) for head in range(state.heads)]
     assert not any(same(a, b) for a, b in zip(before, after, strict=True))
+    assert any(x.status.registers.logged > 3 and x.status.registers.lost > 0 for x in before) == logs
     for head in range(state.heads):
         device.restore(head, before[head], through=free)
         assert same(device.snapshot(head), before[head]), modes[head]
@@ -180,6 +214,7 @@ def test_snapshots_of_every_mode_come_back_bit_for_bit(device: Device, rule: Rul
         device.restore(other, before[head], through=free)
         moved = device.snapshot(other)
         device.free_slot(other)
+        assert moved.status.ages.tolist() == before[head].status.ages.tolist()
         assert moved.status.mode == replace(before[head].status.mode, first_page=page)
         assert (moved.keys, moved.values, moved.status.factors.tolist(), moved.status.registers) == (
             before[head].keys, before[head].values, before[head].status.factors.tolist(), before[head].status.registers)
@@ -226,12 +261,14 @@ def test_snapshots_that_do_not_fit_change_nothing(device: Device) -> None:
         device.restore(0, other, through=3)
     assert refused(lambda: device.require([restore_request(0, other.status)])) is Status.WRONG_KIND
     bad = [
+        replace(status, registers=replace(registers, logged=1)),
+        replace(status, registers=replace(registers, lost=1 << 12)),
         replace(status, factors=status.factors - (1 << 23)), replace(status, factors=status.factors + (1 << 24)),
         replace(status, registers=replace(registers, stored=2)),
         replace(status, registers=replace(registers, skipped=1 << 32)),
         replace(status, registers=replace(registers, rescaled=1 << 32)),
         replace(status, registers=replace(registers, energy=1 << 57)),
-        replace(status, mode=replace(status.mode, seed=0)), replace(status, mode=replace(status.mode, reserved=1)),
+        replace(status, mode=replace(status.mode, seed=0)), replace(status, mode=replace(status.mode, interval=0)),
     ]
     for one in bad:
         assert refused(lambda one=one: device.require([restore_request(0, one)])) is Status.BAD_VALUE, one
@@ -287,7 +324,11 @@ GOOD = StateMode(flags=StateFlag.DELTA | StateFlag.DECAY_FIRST | StateFlag.BONUS
 BAD_MODES = [
     replace(GOOD, feedback=17), replace(GOOD, feedback=13), replace(GOOD, shift=16), replace(GOOD, channels=8),
     replace(GOOD, channels=20), replace(GOOD, channels=72), replace(GOOD, first_page=127), replace(GOOD, seed=0),
-    replace(GOOD, reserved=1), replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
+    replace(GOOD, interval=0), replace(GOOD, interval=129, channels=G.head_dim), replace(GOOD, interval=2),
+    replace(GOOD, interval=128, channels=G.head_dim, first_page=61),
+    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.LANE_DECAY),
+    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.SUPPLIED),
+    replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
     replace(GOOD, flags=GOOD.flags | StateFlag.FRESH | StateFlag.SUPPLIED),
     replace(GOOD, flags=GOOD.flags | StateFlag.ROTATE | StateFlag.LANE_DECAY), replace(GOOD, flags=StateFlag(1024)),
 ]
@@ -334,3 +375,25 @@ def test_tokens_out_of_range_leave_the_state_as_it_is(device: Device) -> None:
     damaged[40] ^= 1
     device.transport.exchange([bytes(damaged)], timeout=10.0)
     assert device.recur(0, good).tolist() == integer.step(state, token).tolist()[0]
+
+
+def test_a_full_log_is_refused_until_it_is_committed(device: Device) -> None:
+    device.reset()
+    generator = torch.Generator().manual_seed(7)
+    state = random_heads([Mode(interval=2)], Rule(delta=True), False, generator, G.head_dim)
+    device.open_state(0, state_mode(state, 0, 0))
+    device.commit(0)
+    for count in (2, 2, 1):
+        for _ in range(count):
+            token = random_token(state, generator, frozen=0.0)
+            found = device.recur(0, state_token(state, token, state.scales, 0)).tolist()
+            assert found == integer.step(state, token).tolist()[0]
+        if count == 2:
+            bad = state_token(state, random_token(state, generator), state.scales, 0)
+            assert refused(lambda bad=bad: device.recur(0, bad)) is Status.FULL
+        device.commit(0)
+        integer.commit(state, torch.tensor([True]))
+    assert device.state(0).mode.seed == int(state.noise[0])
+    device.open_slot(1)
+    assert refused(lambda: device.commit(1)) is Status.WRONG_KIND
+    assert refused(lambda: device.commit(2)) is Status.SLOT_CLOSED

@@ -138,6 +138,9 @@ class Checks(wiring.Component):
                 m.d.comb += outside.eq(reach > entry.rows)
             with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += full.eq(entry.rows + self.added > room)
+            if g.states:
+                with m.Case(Opcode.RECUR):
+                    m.d.comb += full.eq((entry.interval > 1) & (entry.logged == entry.interval))
 
         opened, closed, outside_1, full_1 = (Signal(name=f"entry_{i}") for i in range(4))
         m.d.sync += [

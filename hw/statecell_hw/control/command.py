@@ -19,6 +19,7 @@ from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
 from statecell_hw.recurrent.opening import BLOCK_BITS
+from statecell_hw.recurrent.operands import ENTRIES
 
 BARRIER = (
     Opcode.COUNTERS, Opcode.RESET, Opcode.CONNECT, Opcode.FREE, Opcode.TRUNCATE, Opcode.READ_ROWS, Opcode.WRITE_ROWS,
@@ -28,16 +29,19 @@ BARRIER = (
 
 RECURRENT_PORT = wiring.Signature({
     "opening": Out(1), "open_en": Out(1), "rows": In(16), "blocks": In(BLOCK_BITS), "outputs": In(BLOCK_BITS),
-    "snapshot": In(BLOCK_BITS), "restoring": Out(1), "save": Out(1), "restore": Out(1),
+    "snapshot": In(BLOCK_BITS), "restoring": Out(1), "save": Out(1), "restore": Out(1), "logged": In(range(ENTRIES)),
+    "interval": In(range(ENTRIES)), "commit": Out(1), "frozen": In(1),
     "recurring": Out(1), "token": Out(1), "token_ready": In(1), "accept": Out(1), "drop": Out(1),
     "quiet": In(1), "idle": In(1),
 })
 """What the command processor and the recurrent unit have to do with each other.
 
-`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs` and `snapshot`; `open_en`: the slot is
-opened with it. `restoring`: RESTORE's payload flows; `save`, `restore`: the slot's state is to be sent, or set.
+`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs`, `snapshot` and `interval`; `open_en`: the
+slot is opened with it. `restoring`: RESTORE's payload flows, which gives `logged`; `save`, `restore`: the slot's state
+is to be sent, or set.
 `recurring`: a token's payload flows, which `token` began when it was `token_ready`; `accept` or `drop` ends it. Tokens
 begin while no other command has anything under way in the tile, `quiet`, all others while the unit is `idle`.
+`commit`: what begins is no token but a COMMIT; `frozen`: the token is not logged.
 """
 
 
@@ -178,6 +182,8 @@ class Command(wiring.Component):
         if g.states:
             units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring,
                       Opcode.RESTORE: self.recurrent.restoring}
+            # an empty log is left as it is
+            m.d.comb += self.recurrent.commit.eq((opcode == Opcode.COMMIT) & (self.entry.logged != 0))
         named = {code: Signal(name=f"is_{code.name.lower()}") for code in units}
         with m.FSM():
             with m.State("IDLE"):
@@ -239,7 +245,7 @@ class Command(wiring.Component):
         if not self.g.states:
             return may
         unit: Any = self.recurrent
-        recurs = (self.request.opcode == Opcode.RECUR) & (status == Status.OK)
+        recurs = ((self.request.opcode == Opcode.RECUR) | unit.commit) & (status == Status.OK)
         m.d.comb += unit.token.eq(recurs & unit.quiet)
         return Mux(recurs, unit.token & unit.token_ready, may & ((status != Status.OK) | unit.idle))
 
@@ -314,18 +320,28 @@ class Command(wiring.Component):
 
     def _commit_state(self, m: Module, ends: Any, good: Any) -> None:
         """What a command on a recurrent state changes."""
-        unit: Any = self.recurrent
+        g, unit = self.g, self.recurrent
         opens = (self.request.opcode == Opcode.OPEN) & self.request.flags.any()
+        recurs = self.request.opcode == Opcode.RECUR
         m.d.comb += [
-            unit.accept.eq(ends & good & (self.request.opcode == Opcode.RECUR)),
-            unit.drop.eq(ends & ~good & (self.request.opcode == Opcode.RECUR)),
+            unit.accept.eq(ends & good & (recurs | unit.commit)),
+            unit.drop.eq(ends & ~good & (recurs | unit.commit)),
             unit.save.eq(ends & good & (self.request.opcode == Opcode.STATE)),
             unit.restore.eq(ends & good & (self.request.opcode == Opcode.RESTORE)),
             unit.open_en.eq(ends & good & opens),
         ]
         with m.If(opens):
             m.d.comb += [
-                self.write_entry.recurrent.eq(1), self.write_entry.rows.eq(unit.rows),
+                self.write_entry.recurrent.eq(1),
+                self.write_entry.rows.eq(Mux(unit.rows > g.slot_rows, g.slot_rows, unit.rows)),
                 self.write_entry.blocks.eq(unit.blocks), self.write_entry.outputs.eq(unit.outputs),
-                self.write_entry.snapshot.eq(unit.snapshot),
+                self.write_entry.snapshot.eq(unit.snapshot), self.write_entry.interval.eq(unit.interval),
+            ]
+        with m.If(unit.restore):
+            m.d.comb += [self.write_entry.logged.eq(unit.logged), self.write_en.eq(1)]
+        with m.If(unit.accept):
+            m.d.comb += [
+                self.write_entry.logged.eq(Mux(unit.commit, 0, self.entry.logged + (
+                    (self.entry.interval > 1) & ~unit.frozen))),
+                self.write_en.eq(1),
             ]

@@ -126,9 +126,11 @@ class Decays(wiring.Component):
                 keep.addr.eq(stored[1:1 + bits]), keep.en.eq(here),
             ]
             for i in range(factor.count):
+                # the octaves of one factor a head are taken from its rows, as they are read
+                met = Mux(self.lane_decay, factor.after[i], factor.whole[i])
                 m.d.comb += [
-                    keep.data[i].q.eq(Mux(self.decay_first, factor.after[i], factor.before[i])),
-                    keep.data[i].k.eq(factor.after[i]),
+                    keep.data[i].q.eq(Mux(self.decay_first, met, factor.before[i])),
+                    keep.data[i].k.eq(met),
                     keep.data[i].inverse.eq(factor.inverse[i] >> INVERSE_SHIFT),
                 ]
             with m.If(access.writes & (access.number[0] == half)):

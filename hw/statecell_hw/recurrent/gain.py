@@ -42,6 +42,11 @@ def leading(value: Value, first: int, last: int, known: Value | None = None) -> 
     return value, place
 
 
+def least(value: Value, limit: int) -> Value:
+    """The value, or the limit if that is less. Combinational."""
+    return Mux(value > limit, limit, value)
+
+
 class Gain(wiring.Component):
     """One row's gains, one a scale group; formulas in docs/numerics.md, 8.4, for a single token.
 
@@ -138,7 +143,7 @@ class Gain(wiring.Component):
 
         lower = pipe.carry(1, lower, lead + 6, f"lower_{i}")
         down = pipe.carry(1, down, lead + 6, f"down_{i}")
-        fall = _least(raised + down, formats.UPDATE_BITS)
+        fall = least(raised + down, formats.UPDATE_BITS)
         m.d.comb += [
             self.exponent[i].eq(pipe.hold(lead + 6, lower + raised, f"exponent_{i}")),
             self.raised[i].eq(pipe.hold(lead + 6, raised.any(), f"is_raised_{i}")),
@@ -150,7 +155,3 @@ class Gain(wiring.Component):
         shifted = pipe.hold(lead + 7, (coarse >> fine)[:formats.GAIN_BITS + 1].as_signed(), f"shifted_{i}")
         m.d.comb += self.gain[i].eq(pipe.hold(lead + 8, ((shifted + 1) >> 1)[:formats.GAIN_BITS].as_signed(),
                                               f"gain_{i}"))
-
-
-def _least(value: Value, limit: int) -> Value:
-    return Mux(value > limit, limit, value)

@@ -12,7 +12,7 @@ from amaranth.utils import exact_log2
 from statecell.spec import formats, frame
 from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag
 from statecell.spec.geometry import Geometry
-from statecell_hw.recurrent.operands import CHANNEL_STEP, channel_limit, slot_layout
+from statecell_hw.recurrent.operands import CHANNEL_STEP, ENTRIES, channel_limit, slot_layout
 from statecell_hw.recurrent.pipeline import MIN_ROWS
 from statecell_hw.recurrent.tokens import WORD_BITS
 
@@ -26,8 +26,8 @@ class Opening(wiring.Component):
 
     bad: a field is outside its range, or flags do not go together, or the state reaches beyond the banks.
     config, noise: what the recurrent unit keeps of the slot.
-    rows: rows that the state takes in each bank. blocks, outputs, snapshot: blocks of a token's payload, of its
-    outputs, and of what STATE answers.
+    rows: rows that the state and its log take in each bank. interval: tokens from one write-back to the next. blocks,
+    outputs, snapshot: blocks of a token's payload, of its outputs, and of what STATE answers.
     """
 
     start: Signal
@@ -36,6 +36,7 @@ class Opening(wiring.Component):
     config: Any
     noise: Signal
     rows: Signal
+    interval: Signal
     blocks: Signal
     outputs: Signal
     snapshot: Signal
@@ -48,7 +49,8 @@ class Opening(wiring.Component):
             "bad": Out(1),
             "config": Out(slot_layout(g)),
             "noise": Out(formats.LFSR_BITS),
-            "rows": Out(range(channel_limit(g) + 1)),
+            "rows": Out(range(channel_limit(g) + 2 * formats.LOG_MAX + 1)),
+            "interval": Out(range(ENTRIES)),
             "blocks": Out(BLOCK_BITS),
             "outputs": Out(BLOCK_BITS),
             "snapshot": Out(BLOCK_BITS),
@@ -79,6 +81,7 @@ class Opening(wiring.Component):
         channels = mode.channels[:len(self.rows)]
         config: Any = self.config
         known = sum(int(f) for f in StateFlag)
+        logs, short = mode.interval > 1, mode.interval == 0
         first = mode.first_page.shift_left(exact_log2(g.page_rows))
         m.d.comb += [
             config.mode.delta.eq(flag(StateFlag.DELTA)), config.mode.wide.eq(wide), config.mode.blind.eq(residual),
@@ -87,13 +90,17 @@ class Opening(wiring.Component):
             config.mode.shift.eq(mode.shift), config.rotate.eq(flag(StateFlag.ROTATE)), config.lane_decay.eq(lanes),
             config.decay_first.eq(flag(StateFlag.DECAY_FIRST)), config.bonus.eq(bonus), config.base.eq(first),
             config.channels.eq(mode.channels), self.noise.eq(mode.seed),
-            self.rows.eq(Mux(wide, channels, channels >> 1)),
+            config.interval.eq(mode.interval), self.interval.eq(mode.interval),
+            self.rows.eq(Mux(wide, channels, channels >> 1) + Mux(logs, mode.interval[:len(self.interval)] << 1, 0)),
             self.bad.eq(Cat(
                 (mode.flags & ~known & 0xFFFF).any(), residual & ~wide, flag(StateFlag.FRESH) & supplied,
                 flag(StateFlag.ROTATE) & lanes, mode.feedback > FULL_FEEDBACK,
                 ~residual & (mode.feedback != FULL_FEEDBACK), mode.shift > formats.STATE_SHIFT_MAX,
                 mode.channels < MIN_ROWS, mode.channels > channel_limit(g), mode.channels % CHANNEL_STEP != 0,
-                mode.reserved != 0, mode.seed == 0, first + self.rows > g.rows,
+                short | (mode.interval > formats.LOG_MAX),
+                # a log is built for one decay a head, as many channels as lanes, and scales that the rows bring
+                logs & (lanes | supplied | (mode.channels != g.head_dim)),
+                mode.seed == 0, first + self.rows > g.rows,
             ).any()),
         ]
         vector = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
@@ -105,7 +112,8 @@ class Opening(wiring.Component):
             self.blocks.eq(
                 1 + 2 * vector + Mux(bonus, vector, 0) + Mux(lanes, longs, 0) + values + Mux(supplied, scales, 0)
             ),
-            self.snapshot.eq(1 + len(STATE_FIELDS) * 8 // frame.BLOCK + Mux(lanes, longs, 1)),
+            self.snapshot.eq(
+                1 + len(STATE_FIELDS) * 8 // frame.BLOCK + Mux(lanes, longs, 1) + Mux(logs, self.interval, 0)),
             self.outputs.eq(channels >> exact_log2(frame.BLOCK * 8 // WORD_BITS)),
         ]
         return m

@@ -15,6 +15,12 @@ WIDE_BITS = 2 * formats.CODE_BITS
 """Signed 8-bit code, 16 * high + low."""
 OCTAVE_BITS = (formats.FACTOR_BITS - 1).bit_length()
 """Octaves that a factor can lose between two write-backs, 0 to FACTOR_BITS - 1."""
+LOST_BITS = (formats.LOG_MAX * (formats.FACTOR_BITS - 1)).bit_length()
+"""Octaves that a factor can lose over the tokens of a full log."""
+BELOW_BITS = formats.LOST_MAX.bit_length()
+"""Octaves between two factors, at most LOST_MAX."""
+ENTRIES = formats.LOG_MAX + 1
+"""Tokens that a log can hold, and none."""
 FALL_BITS = formats.UPDATE_BITS.bit_length()
 """Right shift of a stored code, at most UPDATE_BITS."""
 
@@ -40,10 +46,14 @@ HEAD = data.StructLayout({
     "mix": signed(formats.MIX_BITS),
     "octaves": OCTAVE_BITS,
     "noise": formats.LFSR_BITS,
+    "log": 1,
+    "commit": 1,
+    "lost": data.ArrayLayout(LOST_BITS, 2),
 })
 """Scalars of one head's token. ``halved``: the rotation doubles products (it is not orthonormal); ``write``: rows are
-written back; ``mix``: q . b; ``octaves``: that the head's factor has lost, 0 with a factor per lane; ``noise``: the
-register at the first row."""
+written back, or the token is logged; ``mix``: q . b; ``octaves``: that the head's factor has lost since the rows were
+written, 0 with a factor per lane; ``noise``: the register at the first row; ``log``: the token goes to the log;
+``commit``: no token, the log goes to the rows; ``lost``: octaves as above, of the factor that q and that k has met."""
 
 
 def key_layout(geometry: Geometry) -> data.StructLayout:
@@ -55,6 +65,12 @@ def key_layout(geometry: Geometry) -> data.StructLayout:
         "scales": data.ArrayLayout(SCALE, geometry.groups),
         "falls": data.ArrayLayout(FALL_BITS, geometry.head_dim),
     })
+
+
+def state_row(geometry: Geometry) -> data.StructLayout:
+    """One value channel's row: nibbles of both planes (``low`` is 0 with one plane) and a scale per group."""
+    nibbles = data.ArrayLayout(signed(formats.CODE_BITS), geometry.head_dim)
+    return data.StructLayout({"high": nibbles, "low": nibbles, "scales": data.ArrayLayout(SCALE, geometry.groups)})
 
 
 BAYS = 4
@@ -73,7 +89,9 @@ def slot_layout(geometry: Geometry) -> data.StructLayout:
 
     ``mode``; ``rotate``: q and k pass the rotation; ``lane_decay``: a decay per lane; ``decay_first``: the read-out
     sees the decayed state; ``bonus``: tokens bring b, which else is k; ``base``: first row of the state in both banks;
-    ``channels``: its rows, MIN_ROWS to ``channel_limit``, a multiple of CHANNEL_STEP.
+    ``channels``: its rows, MIN_ROWS to ``channel_limit``, a multiple of CHANNEL_STEP; ``interval``: tokens from one
+    write-back to the next; with more than one, which needs as many channels as lanes, the log follows the state's rows:
+    the keys of ``interval`` tokens in two planes, then their values.
     """
     return data.StructLayout({
         "mode": MODE,
@@ -83,13 +101,15 @@ def slot_layout(geometry: Geometry) -> data.StructLayout:
         "bonus": 1,
         "base": range(geometry.rows),
         "channels": range(channel_limit(geometry) + 1),
+        "interval": range(ENTRIES),
     })
 
 
 def pass_layout(geometry: Geometry, slots: int) -> data.StructLayout:
     """One token's pass over the rows of ``slot``: its ``config``, the ``head`` operands, the ``bay`` of the token
-    buffer that has its values; ``stored``: the rows hold a state, else they count as 0.
+    buffer that has its values; ``stored``: the rows hold a state, else they count as 0; ``entries``: tokens in its log.
     """
     return data.StructLayout({
         "slot": range(slots), "config": slot_layout(geometry), "head": HEAD, "bay": range(BAYS), "stored": 1,
+        "entries": range(ENTRIES),
     })

@@ -18,8 +18,9 @@ from statecell_hw.array.writer import Writer
 from statecell_hw.layouts import Kind, QueryLoad, row_layout
 from statecell_hw.recurrent.decays import Decays, FactorAccess
 from statecell_hw.recurrent.factor import INVERSE_SHIFT
+from statecell_hw.recurrent.lost import Lost
 from statecell_hw.recurrent.mix import Mix
-from statecell_hw.recurrent.operands import key_layout, pass_layout
+from statecell_hw.recurrent.operands import LOST_BITS, OCTAVE_BITS, key_layout, pass_layout
 from statecell_hw.recurrent.readout import vector_geometry
 from statecell_hw.recurrent.tokens import Section, WordRead, token_layout
 from statecell_hw.recurrent.weigh import Weigh
@@ -35,9 +36,10 @@ class Prepare(wiring.Component):
 
     ``i``: tokens, whose words are read through ``words``. Out: the vectors, through ``load`` (see :class:`Dot`), and
     for each token a pass on ``o``, without its ``noise``, once vectors and key are there; ``key`` is that of the oldest
-    pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and, unless
-    ``open_stored``, its rows count as 0, which they do until a pass that writes; it must not come while a token of that
-    slot is in the block. ``factors`` reads and writes factors as they are; ``stored``: the rows of its slot count.
+    pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0, what they have lost
+    ``open_lost`` and, unless ``open_stored``, its rows count as 0, which they do until a pass that writes; it must not
+    come while a token of that slot is in the block. ``factors`` reads and writes factors as they are; ``stored``: the
+    rows of its slot count; with its ``reads`` ``was_lost`` a cycle later. A commit is a pass without vectors and key.
 
     A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
     lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
@@ -48,6 +50,8 @@ class Prepare(wiring.Component):
     open_en: Signal
     open_slot: Signal
     open_stored: Signal
+    open_lost: Signal
+    was_lost: Signal
     factors: Any
     stored: Signal
     load: Any
@@ -59,7 +63,7 @@ class Prepare(wiring.Component):
     def __init__(self, geometry: Geometry, *, slots: int) -> None:
         self.geometry = g = geometry
         self.slots = slots
-        self.decays, self.mix = Decays(g, slots=slots), Mix(g)
+        self.decays, self.lost, self.mix = Decays(g, slots=slots), Lost(slots=slots), Mix(g)
         self.rotate, self.weigh = Rotate(g), Weigh(g)
         self.writer = Writer(vector_geometry(g))
         super().__init__({
@@ -68,6 +72,8 @@ class Prepare(wiring.Component):
             "open_en": In(1),
             "open_slot": In(range(slots)),
             "open_stored": In(1),
+            "open_lost": In(LOST_BITS),
+            "was_lost": Out(LOST_BITS),
             "factors": In(FactorAccess(g, slots=slots)),
             "stored": Out(1),
             "load": Out(QueryLoad(vector_geometry(g))),
@@ -92,7 +98,7 @@ class Prepare(wiring.Component):
         """Logic of the block."""
         m = Module()
         g = self.geometry
-        for name in ("decays", "mix", "rotate", "weigh", "writer"):
+        for name in ("decays", "lost", "mix", "rotate", "weigh", "writer"):
             m.submodules[name] = getattr(self, name)
         token: Any = Signal(token_layout(g, self.slots), reset_less=True)
         config = token.config
@@ -101,7 +107,7 @@ class Prepare(wiring.Component):
         factors = Mux(config.lane_decay, 2 * g.vector_words, 1)
         reads, replays, push = Signal(), Signal(), Signal()
         done_turning, done_jobs = Signal(), Signal()
-        ahead = Signal(range(AHEAD + 1))
+        ahead, room = Signal(range(AHEAD + 1)), Signal()
         with m.FSM():
             with m.State("IDLE"):
                 m.d.comb += self.i.ready.eq(1)
@@ -109,6 +115,14 @@ class Prepare(wiring.Component):
                 with m.If(self.i.valid):
                     m.d.sync += token.eq(self.i.payload)
                     m.next = "DECAYS"
+                with m.If(self.i.valid & self.i.payload.commit):
+                    m.next = "LOST"
+            with m.State("LOST"):
+                # what the factor has lost is read
+                m.next = "COMMIT"
+            with m.State("COMMIT"), m.If(room):
+                m.d.comb += push.eq(1)
+                m.next = "IDLE"
             with m.State("DECAYS"):
                 m.d.comb += [self.words.section.eq(Section.DECAYS), reads.eq(issued != factors)]
                 m.d.sync += issued.eq(issued + reads)
@@ -126,7 +140,7 @@ class Prepare(wiring.Component):
                 m.d.sync += issued.eq(Mux(end, 0, issued + 1))
                 with m.If(end):
                     m.next = "TURN"
-            with m.State("TURN"), m.If(done_turning & (ahead != AHEAD)):
+            with m.State("TURN"), m.If(done_turning & (ahead != AHEAD) & room):
                 m.d.comb += push.eq(1)
                 m.next = "REPLAY"
             with m.State("REPLAY"):
@@ -135,19 +149,20 @@ class Prepare(wiring.Component):
                 with m.If(issued == g.vector_words - 1):
                     m.next = "IDLE"
         m.d.comb += [self.words.bay.eq(token.bay), self.words.word.eq(issued)]
-        m.d.sync += ahead.eq(ahead + push - self.key_taken)
+        m.d.sync += ahead.eq(ahead + (push & ~token.commit) - self.key_taken)
 
         of_decays = self.words.section == Section.DECAYS
         m.d.comb += [
-            decays.begins.eq(self.i.valid & self.i.ready), decays.slot.eq(token.slot), decays.decay.eq(token.decay),
+            decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot),
+            decays.decay.eq(token.decay),
             decays.lane_decay.eq(config.lane_decay), decays.decay_first.eq(config.decay_first),
             decays.reads.eq(reads & of_decays), decays.number.eq(issued), decays.word.eq(self.words.data),
             decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
         ]
         wiring.connect(m, wiring.flipped(self.factors), decays.access)
-        self._jobs(m, done_jobs, self.i.valid & self.i.ready)
+        self._jobs(m, done_jobs, decays.begins)
         self._vectors(m, token, reads & ~of_decays, issued, replays, done_turning)
-        self._passes(m, token, push)
+        self._passes(m, token, push, room)
         return m
 
     def _jobs(self, m: Module, done: Signal, begins: Value) -> None:
@@ -230,7 +245,7 @@ class Prepare(wiring.Component):
             m.d.comb += [weigh.i[p].eq(i), weigh.weight[p].eq(weight), writer.i_data[p].eq(weigh.o[p])]
         m.d.comb += [weigh.valid.eq(weighed), writer.i_valid.eq(weigh.o_valid)]
 
-    def _passes(self, m: Module, token: Any, push: Signal) -> None:
+    def _passes(self, m: Module, token: Any, push: Signal, room: Signal) -> None:
         """Queues of passes, of their keys' arrival, of falls and keys; the vectors go straight to the read-out."""
         g, writer, config = self.geometry, self.writer, token.config
         layout = pass_layout(g, self.slots)
@@ -240,14 +255,27 @@ class Prepare(wiring.Component):
         entry: Any = data.View(layout, Signal(layout.size, name="entry"))
         frozen = self.decays.one & (token.beta == 0)
         doubles = exact_log2(g.head_dim) % 2
+        lost, octaves = self.lost, Mux(config.lane_decay, 0, self.decays.octaves)
+        logs, writes = config.interval > 1, token.commit | ~frozen
+        # more octaves than these leave nothing of a row
+        least = (1 << OCTAVE_BITS) - 1
+        m.d.comb += [
+            lost.slot.eq(Mux(self.factors.reads, self.factors.slot, token.slot)),
+            lost.octaves.eq(Mux(token.commit, 0, octaves)),
+            lost.adds.eq(push & logs & ~token.commit), lost.clears.eq(push & token.commit),
+            lost.open_en.eq(self.open_en), lost.open_slot.eq(self.open_slot),
+            lost.open_lost.eq(self.open_lost), self.was_lost.eq(lost.before),
+        ]
         m.d.comb += [
             entry.slot.eq(token.slot), entry.config.eq(config), entry.bay.eq(token.bay),
-            entry.stored.eq(stored.bit_select(token.slot, 1)),
+            entry.stored.eq(stored.bit_select(token.slot, 1)), entry.entries.eq(token.entries),
             entry.head.mode.eq(config.mode), entry.head.halved.eq(config.rotate & doubles),
-            entry.head.write.eq(~frozen), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
-            entry.head.octaves.eq(Mux(config.lane_decay, 0, self.decays.octaves)),
+            entry.head.write.eq(writes), entry.head.beta.eq(token.beta), entry.head.mix.eq(self.mix.mix),
+            entry.head.octaves.eq(Mux(lost.lost > least, least, lost.lost)),
+            entry.head.log.eq(logs & ~token.commit), entry.head.commit.eq(token.commit),
+            entry.head.lost[0].eq(Mux(config.decay_first, lost.lost, lost.before)), entry.head.lost[1].eq(lost.lost),
         ]
-        with m.If(push & ~frozen):
+        with m.If(push & writes & ~entry.head.log):
             m.d.sync += stored.bit_select(token.slot, 1).eq(1)
         with m.If(self.open_en):
             m.d.sync += stored.bit_select(self.open_slot, 1).eq(self.open_stored)
@@ -263,17 +291,20 @@ class Prepare(wiring.Component):
                        + low.word_select(j, formats.CODE_BITS).as_signed())[:2 * formats.CODE_BITS]
                       for j in range(g.head_dim)))
         queues = {}
+        passes: Any = data.View(layout, Signal(layout.size, name="passes"))
+        taken = self.o.valid & self.o.ready
         for name, width, pushes, value, pops in (
-            ("passes", layout.size, push, entry.as_value(), self.o.valid & self.o.ready),
-            ("falls", len(falls), push, falls, self.key_taken),
-            ("arrived", 1, arrives, Const(1, 1), self.o.valid & self.o.ready),
+            ("passes", layout.size, push, entry.as_value(), taken),
+            ("falls", len(falls), push & ~token.commit, falls, self.key_taken),
+            ("arrived", 1, arrives, Const(1, 1), taken & ~passes.head.commit),
             ("keys", len(codes) + row.scales.as_value().shape().width, arrives, Cat(codes, row.scales), self.key_taken),
         ):
             m.submodules[f"{name}_queue"] = queue = queues[name] = SyncFIFO(width=width, depth=AHEAD)
             m.d.comb += [queue.w_en.eq(pushes), queue.w_data.eq(value), queue.r_en.eq(pops)]
         m.d.comb += [
-            self.o.valid.eq(queues["passes"].r_rdy & queues["arrived"].r_rdy),
-            self.o.payload.as_value().eq(queues["passes"].r_data),
+            room.eq(queues["passes"].w_rdy), passes.as_value().eq(queues["passes"].r_data),
+            self.o.valid.eq(queues["passes"].r_rdy & (queues["arrived"].r_rdy | passes.head.commit)),
+            self.o.payload.eq(passes),
             Cat(self.key.codes, self.key.scales).eq(queues["keys"].r_data),
             Value.cast(self.key.falls).eq(queues["falls"].r_data),
         ]

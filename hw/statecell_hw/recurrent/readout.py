@@ -22,6 +22,10 @@ VECTORS = 2
 """Vectors that a row meets: lane 0 of the dot unit has q, lane 1 has k."""
 ALIGN = 43
 """Right shift of a product, left-shifted by ``_left``, at exponents and state shift 0: 15 + query_bits + _left."""
+ROW_FALL_BITS = 7
+"""Further right shift of a product: octaves of the factor, and what a logged key's fraction bits ask for."""
+ALIGN_BITS = 6
+"""A right shift of a product; none of it is left after the largest."""
 FINE_BITS = 3
 """Low bits of the alignment, shifted in a cycle of their own."""
 
@@ -32,10 +36,11 @@ def vector_geometry(geometry: Geometry) -> Geometry:
 
 
 class Readout(wiring.Component):
-    """q.S and k.S of a row a cycle; formulas in docs/numerics.md, 8.3, up to the r and o that a log does not change.
+    """q.S and k.S of a row a cycle, or q and k times a logged key; formulas in docs/numerics.md, 8.3.
 
-    ``codes`` (8 bits) and ``scales`` come with ``valid``, ``o`` and ``r`` follow ``latency`` cycles later: RECUR_BITS
-    with RECUR_FRACTION, saturating; interval 1. ``load``, ``load_ready`` and ``full`` as of :class:`Dot`, lane 0 for q
+    ``codes`` (8 bits) and ``scales`` come with ``valid``, ``falls`` ``fall_lead`` cycles later: right shifts of the
+    products with q and k. ``o`` and ``r`` follow ``latency`` cycles after ``valid``: RECUR_BITS with RECUR_FRACTION,
+    saturating; interval 1. ``load``, ``load_ready`` and ``full`` as of :class:`Dot`, lane 0 for q
     and lane 1 for k, times half the factor. ``swap``, in the cycle before a head's first row, makes the loaded vectors
     and ``mode`` and ``halved`` those of the rows from then on; both must hold for MIN_ROWS cycles after it. Between the
     rows of two heads are at least ``gap`` idle cycles.
@@ -44,6 +49,7 @@ class Readout(wiring.Component):
     valid: Signal
     codes: list[Signal]
     scales: Any
+    falls: list[Signal]
     load: Any
     load_ready: Signal
     full: Signal
@@ -60,6 +66,7 @@ class Readout(wiring.Component):
             "valid": In(1),
             "codes": In(signed(WIDE_BITS)).array(g.head_dim),
             "scales": In(SCALE).array(g.groups),
+            "falls": In(ROW_FALL_BITS).array(VECTORS),
             "load": In(QueryLoad(g)),
             "load_ready": Out(1),
             "full": Out(VECTORS),
@@ -69,6 +76,11 @@ class Readout(wiring.Component):
             "o": Out(signed(formats.RECUR_BITS)),
             "r": Out(signed(formats.RECUR_BITS)),
         })
+
+    @property
+    def fall_lead(self) -> int:
+        """Cycles from a row to its further shifts."""
+        return 2
 
     @property
     def latency(self) -> int:
@@ -105,11 +117,15 @@ class Readout(wiring.Component):
         signs = [pipe.hold(at - 1, s[-1], f"sign_{i}") for i, s in enumerate(scales)]
         mantissas = [pipe.carry(at - 1, x, at + 1, f"mantissa_{i}") for i, x in enumerate(mantissas)]
         for vector, result in enumerate((self.o, self.r)):
-            base = head.at(at - 1, ALIGN + self.halved - dot.query_exponent[vector] - self.mode.shift, f"base_{vector}")
             parts = []
+            fall = pipe.carry(self.fall_lead, self.falls[vector], at - 2, f"fall_{vector}")
+            base = head.at(at - 2, ALIGN + self.halved - dot.query_exponent[vector] - self.mode.shift, f"base_{vector}")
+            base = pipe.hold(at - 2, base + fall, f"aligned_{vector}")
             for group in range(g.groups):
                 name = f"{vector}_{group}"
-                align = pipe.hold(at - 1, (base - exponents[group])[:6], f"align_{name}")
+                align = base - exponents[group]
+                align = Mux(align > (1 << ALIGN_BITS) - 1, (1 << ALIGN_BITS) - 1, align)[:ALIGN_BITS]
+                align = pipe.hold(at - 1, align, f"align_{name}")
                 align = pipe.carry(at, align, at + 3, f"align_{name}")
                 dotted = dot.dots[vector][group]
                 turned = (dotted.as_unsigned() ^ signs[group].replicate(len(dotted))).as_signed() + signs[group]

@@ -14,9 +14,9 @@ from statecell.spec import formats, frame
 from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag
 from statecell.spec.geometry import Geometry
 from statecell_hw.recurrent.decays import FactorAccess
-from statecell_hw.recurrent.operands import slot_layout
+from statecell_hw.recurrent.operands import LOST_BITS, slot_layout
 from statecell_hw.recurrent.tokens import WORD_BITS
-from statecell_hw.recurrent.unit import STATUS
+from statecell_hw.recurrent.unit import STATUS, AgeAccess
 
 MODE_BLOCK = data.StructLayout(STATE_MODE_BITS)
 REGISTERS = data.StructLayout(dict.fromkeys(STATE_FIELDS, 64))
@@ -25,7 +25,8 @@ HEAD_BITS = MODE_BLOCK.size + REGISTERS.size
 
 
 class Snapshot(wiring.Component):
-    """Sends a slot's mode, registers and factors after ``save``, or takes them and sets the factors after ``restore``.
+    """Sends a slot's mode, registers, factors and ages after ``save``, or takes them and sets the last two after
+    ``restore``. Ages: what the factor had lost at each token of the log.
 
     ``slot`` is named all the while, ``held`` is its configuration and ``current`` what its tokens have changed; no
     token is on its way in the recurrent unit from ``save`` or ``restore`` until ``busy`` falls.
@@ -33,7 +34,7 @@ class Snapshot(wiring.Component):
     ``start`` comes a cycle before RESTORE's payload on ``i``, which is always ready; words ``of_mode`` go to
     :class:`Opening` as well, which gives ``given``. Two cycles after the last word ``bad`` tells that a register or
     factor is outside its range, ``differs`` that the mode is not the slot's, and ``registers`` are the payload's, but
-    for ``noise``, which is 0. ``restore`` then copies the factors, one word a cycle.
+    for ``noise``, which is 0. ``restore`` then copies factors and ages, one word and one age a cycle.
 
     ``o``: the words that STATE answers with, three cycles each. Reset ends both.
     """
@@ -52,6 +53,7 @@ class Snapshot(wiring.Component):
     restore: Signal
     busy: Signal
     factors: Any
+    ages: Any
     o: stream.Interface
 
     def __init__(self, geometry: Geometry, *, slots: int) -> None:
@@ -71,6 +73,7 @@ class Snapshot(wiring.Component):
             "restore": In(1),
             "busy": Out(1),
             "factors": Out(FactorAccess(g, slots=slots)),
+            "ages": Out(AgeAccess(slots=slots)),
             "o": Out(stream.Signature(8 * g.link_bytes)),
         })
 
@@ -79,28 +82,43 @@ class Snapshot(wiring.Component):
         return HEAD_BITS // (8 * self.geometry.link_bytes)
 
     @property
-    def _most_words(self) -> int:
-        return self._head_words + 2 * self.geometry.vector_words
+    def _block_words(self) -> int:
+        return frame.BLOCK // self.geometry.link_bytes
+
+    @property
+    def _numbers(self) -> int:
+        """Most words of factors and ages."""
+        return max(2 * self.geometry.vector_words, self._block_words * (1 + formats.LOG_MAX))
+
+    def _entry(self, number: Signal) -> tuple[Value, Value, Value]:
+        """(whether a word of factors and ages has an age, whether it may, the log's entry), with one factor a head."""
+        block = number >> exact_log2(self._block_words)
+        begins = number % self._block_words == 0
+        return (block != 0) & begins, block != 0, (block - 1)[: (formats.LOG_MAX - 1).bit_length()]
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
-        g, access = self.geometry, self.factors
-        bits, block_words = 8 * g.link_bytes, frame.BLOCK // g.link_bytes
-        lanes = self.held.lane_decay
-        memory = self._take(m, lanes)
-        place = Signal(range(self._most_words))  # word of the answer, or of the factors to copy
-        last, of_factors = Signal(), Signal()
+        g, access, ages = self.geometry, self.factors, self.ages
+        bits = 8 * g.link_bytes
+        lanes, interval = self.held.lane_decay, self.held.interval
+        logs = Signal()
+        m.d.sync += logs.eq(interval > 1)
+        factors, known = self._take(m, lanes, logs)
+        place = Signal(range(self._head_words + self._numbers))  # word of the answer, or factors and age to copy
+        last, of_numbers = Signal(), Signal()
         word = Signal(bits, reset_less=True)
-        number = Signal(range(2 * g.vector_words))
+        number = Signal(range(self._numbers))
         shown = Cat(access.factors.word_select(i, formats.FACTOR_BITS) | Const(0, WORD_BITS)
                     for i in range(bits // WORD_BITS))
-        single = Mux(number == 0, access.factors[:formats.FACTOR_BITS], 0)
+        of_age, behind, entry = self._entry(number)
+        single = Mux(of_age, ages.age, Mux(number == 0, access.factors[:formats.FACTOR_BITS], 0))
         head = self._head()
         m.d.comb += [
-            of_factors.eq(place >= self._head_words), number.eq(place - self._head_words),
-            access.slot.eq(self.slot), access.number.eq(number), memory.addr.eq(place), access.written.eq(memory.data),
-            self.o.payload.eq(word),
+            of_numbers.eq(place >= self._head_words), number.eq(place - self._head_words),
+            access.slot.eq(self.slot), access.number.eq(Mux(behind & ~lanes, 0, number)), factors.addr.eq(place),
+            access.written.eq(factors.data), ages.slot.eq(self.slot), ages.entry.eq(entry), known.addr.eq(place),
+            ages.written.eq(known.data), self.o.payload.eq(word),
         ]
         with m.FSM() as fsm:
             with m.State("IDLE"):
@@ -110,17 +128,18 @@ class Snapshot(wiring.Component):
                 with m.If(self.restore):
                     m.next = "COPY"
             with m.State("ASK"):
-                m.d.comb += access.reads.eq(1)
+                m.d.comb += [access.reads.eq(1), ages.reads.eq(1)]
                 m.next = "TAKE"
             with m.State("TAKE"):
-                m.d.comb += access.reads.eq(1)
-                m.d.sync += word.eq(Mux(of_factors, Mux(lanes, shown, single), head.word_select(
+                m.d.comb += [access.reads.eq(1), ages.reads.eq(1)]
+                m.d.sync += word.eq(Mux(of_numbers, Mux(lanes, shown, single), head.word_select(
                     place[:(self._head_words - 1).bit_length()], bits)))
                 m.next = "SEND"
             with m.State("SEND"):
+                singles = (Mux(logs, interval, 0) + 1) << exact_log2(self._block_words)
                 m.d.comb += [
                     self.o.valid.eq(1),
-                    last.eq(place == self._head_words - 1 + Mux(lanes, 2 * g.vector_words, block_words)),
+                    last.eq(place == self._head_words - 1 + Mux(lanes, 2 * g.vector_words, singles)),
                 ]
                 with m.If(self.o.ready):
                     m.d.sync += place.eq(place + 1)
@@ -128,9 +147,12 @@ class Snapshot(wiring.Component):
                     with m.If(last):
                         m.next = "IDLE"
             with m.State("COPY"):
-                m.d.comb += [access.number.eq(place), access.writes.eq(1)]
+                m.d.comb += [
+                    access.number.eq(place), access.writes.eq(place < Mux(lanes, 2 * g.vector_words, 1)),
+                    ages.entry.eq(place), ages.writes.eq(logs),
+                ]
                 m.d.sync += place.eq(place + 1)
-                with m.If(place == Mux(lanes, 2 * g.vector_words - 1, 0)):
+                with m.If(place == Mux(lanes, 2 * g.vector_words, interval) - 1):
                     m.next = "IDLE"
         m.d.comb += self.busy.eq(~fsm.ongoing("IDLE"))
         return m
@@ -147,44 +169,51 @@ class Snapshot(wiring.Component):
         values = {
             "flags": Cat(flag[f] for f in StateFlag), "feedback": mode.feedback, "shift": mode.shift,
             "channels": held.channels, "first_page": held.base >> exact_log2(self.geometry.page_rows),
-            "reserved": Const(0, 1), "seed": current.noise,
+            "interval": held.interval, "seed": current.noise,
         }
         parts = [(values[name], width) for name, width in STATE_MODE_BITS.items()]
         parts += [(current[name], 64) for name in STATE_FIELDS]
         return Cat((Value.cast(value) | Const(0, width))[:width] for value, width in parts)
 
-    def _take(self, m: Module, lanes: Signal) -> Any:
-        """RESTORE's payload; returns the port that reads its factors."""
+    def _take(self, m: Module, lanes: Signal, logs: Signal) -> tuple[Any, Any]:
+        """RESTORE's payload; returns the ports that read its factors and its ages."""
         g, word = self.geometry, self.i.payload
-        bits, block_words = 8 * g.link_bytes, frame.BLOCK // g.link_bytes
+        bits = 8 * g.link_bytes
         memory: Memory = Memory(shape=bits // WORD_BITS * formats.FACTOR_BITS, depth=2 * g.vector_words, init=[])
-        m.submodules.memory = memory
-        write = memory.write_port()
-        index = Signal(range(self._most_words + 1))
-        number = Signal(range(2 * g.vector_words))
+        ages: Memory = Memory(shape=LOST_BITS, depth=formats.LOG_MAX, init=[])
+        m.submodules.memory, m.submodules.ages = memory, ages
+        write, keep = memory.write_port(), ages.write_port()
+        index = Signal(range(self._head_words + self._numbers + 1))
+        number = Signal(range(self._numbers))
         registers: Any = data.View(REGISTERS, Signal(REGISTERS.size, name="taken", reset_less=True))
         at = Signal(range(max(2, self._head_words)))
-        of_registers = (index >= block_words) & (index < self._head_words)
+        of_registers = (index >= self._block_words) & (index < self._head_words)
         longs = [word.word_select(i, WORD_BITS) for i in range(bits // WORD_BITS)]
         strange = Cat(~x[formats.FACTOR_BITS - 1] | x[formats.FACTOR_BITS:].any() for x in longs)
-        wrong = Signal()  # a factor
+        of_age, behind, entry = self._entry(number)
+        wrong = Signal()  # a factor or an age
+        comes = self.i.valid & (index >= self._head_words)
         m.d.comb += [
-            self.i.ready.eq(1), self.of_mode.eq(index < block_words), at.eq(index - block_words),
+            self.i.ready.eq(1), self.of_mode.eq(index < self._block_words), at.eq(index - self._block_words),
             number.eq(index - self._head_words),
             write.addr.eq(number), write.data.eq(Cat(x[:formats.FACTOR_BITS] for x in longs)),
-            write.en.eq(self.i.valid & (index >= self._head_words)),
+            write.en.eq(comes & (lanes | ~behind)),
+            keep.addr.eq(entry), keep.data.eq(longs[0]), keep.en.eq(comes & logs & of_age),
             *(self.registers[name].eq(registers[name]) for name in STATE_FIELDS),
         ]
         with m.If(self.i.valid & of_registers):
             m.d.sync += registers.as_value().word_select(at[:(REGISTERS.size // bits - 1).bit_length()], bits).eq(word)
         with m.If(write.en & Mux(lanes, strange.any(), strange[0] & (number == 0))):
             m.d.sync += wrong.eq(1)
+        with m.If(keep.en & longs[0][LOST_BITS:].any()):
+            m.d.sync += wrong.eq(1)
         with m.If(self.start):
             m.d.sync += [index.eq(0), wrong.eq(0)]
-        with m.Elif(self.i.valid & (index != self._most_words)):
+        with m.Elif(self.i.valid & (index != self._head_words + self._numbers)):
             m.d.sync += index.eq(index + 1)
         beyond = Cat(registers[name][len(Value.cast(self.registers[name])):] for name in STATE_FIELDS)
+        beyond = Cat(beyond, self.registers.logged > Mux(logs, self.held.interval, 0))
         apart = [self.given[name].as_value() != self.held[name].as_value() if name == "mode"
                  else self.given[name] != self.held[name] for name, _ in slot_layout(g) if name != "base"]
         m.d.sync += [self.bad.eq(wrong | beyond.any()), self.differs.eq(Cat(apart).any())]
-        return memory.read_port(domain="comb")
+        return memory.read_port(domain="comb"), ages.read_port(domain="comb")

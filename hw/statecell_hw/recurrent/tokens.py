@@ -14,7 +14,7 @@ from statecell.spec import formats, frame
 from statecell.spec.geometry import Geometry
 from statecell_hw.layouts import SCALE
 from statecell_hw.recurrent.factor import DECAY_BITS
-from statecell_hw.recurrent.operands import BAYS, channel_limit, slot_layout
+from statecell_hw.recurrent.operands import BAYS, ENTRIES, channel_limit, slot_layout
 
 PLACES = 8
 """Places in a bay of the words' memory, a vector each."""
@@ -36,12 +36,18 @@ class Section(enum.Enum, shape=3):
 
 def token_layout(geometry: Geometry, slots: int) -> data.StructLayout:
     """A token that has come whole: of ``slot`` with its ``config``, in ``bay`` of the buffer. ``decay`` is right only
-    with one a head.
+    with one a head. ``entries``: tokens in the slot's log before it; ``commit``: no token, the log goes to the rows.
     """
     return data.StructLayout({
         "slot": range(slots), "config": slot_layout(geometry), "bay": range(BAYS), "beta": formats.BETA_BITS,
-        "decay": DECAY_BITS,
+        "decay": DECAY_BITS, "entries": range(ENTRIES), "commit": 1,
     })
+
+
+def head_layout(geometry: Geometry, slots: int) -> data.StructLayout:
+    """What a token of ``slot`` brings before its payload; see `token_layout`."""
+    known = token_layout(geometry, slots).members
+    return data.StructLayout({name: known[name] for name in ("slot", "config", "entries", "commit")})
 
 
 class WordRead(wiring.Signature):
@@ -69,13 +75,15 @@ class ChannelRead(wiring.Signature):
 class TokenBuffer(wiring.Component):
     """Payloads of RECUR in, word for word; operands out.
 
-    ``head`` takes a token's slot and config while a bay is free; its payload follows on ``i``: a block with beta and
-    the decay, u32 each; with a decay per lane, those, u32; q, k and, with a bonus, b, i16; the channels' values, i16;
-    with supplied scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
+    ``head`` takes what precedes a token while a bay is free; ``commit`` has no payload, and is ``complete`` at once.
+    The payload of others follows on ``i``: a block with beta and the decay, u32 each; with a decay per lane, those,
+    u32; q, k and, with a bonus, b, i16; the channels' values, i16; with supplied scales, their bytes, a channel's
+    groups together. Every part is padded to whole blocks.
 
     ``complete`` is high when all of it has come, until ``accept`` makes it a token; ``drop`` forgets what has come at
     any time. ``bad``: a decay of it is 0 or above 1.0, beta has more than its bits, an element of a vector is beyond
-    +-VECTOR_MAX, or a scale has the exponent of a low plane. ``o``: accepted tokens in order. Words and channels of a
+    +-VECTOR_MAX, or a scale has the exponent of a low plane. ``frozen``: with one decay, that is 1.0, and beta is 0.
+    ``o``: accepted tokens in order. Words and channels of a
     token can be read until ``release`` frees the oldest bay. Latency from ``accept`` to ``o`` 1 cycle. Reset forgets
     all tokens.
     """
@@ -84,6 +92,7 @@ class TokenBuffer(wiring.Component):
     i: stream.Interface
     complete: Signal
     bad: Signal
+    frozen: Signal
     accept: Signal
     drop: Signal
     o: stream.Interface
@@ -95,10 +104,11 @@ class TokenBuffer(wiring.Component):
         self.geometry = g = geometry
         self.slots = slots
         super().__init__({
-            "head": In(stream.Signature(data.StructLayout({"slot": range(slots), "config": slot_layout(g)}))),
+            "head": In(stream.Signature(head_layout(g, slots))),
             "i": In(stream.Signature(8 * g.link_bytes)),
             "complete": Out(1),
             "bad": Out(1),
+            "frozen": Out(1),
             "accept": In(1),
             "drop": In(1),
             "o": Out(stream.Signature(token_layout(g, slots))),
@@ -124,12 +134,14 @@ class TokenBuffer(wiring.Component):
         index = Signal(range(max(2 * g.vector_words, self._value_words, self._scale_words)))
         active = Signal()
         config = Array(entries)[bay].config
+        first, commits = Array(entries)[bay], self.head.payload.commit
         takes = self.i.valid & self.i.ready
         taken = self.o.valid & self.o.ready
         accepted = self.complete & self.accept
         m.d.comb += [
             self.head.ready.eq((held != BAYS) & ~active & ~self.complete),
             self.i.ready.eq(active),
+            self.frozen.eq((first.beta == 0) & first.decay[-1]),
             self.o.valid.eq(waiting != 0),
             self.o.payload.eq(Array(entries)[oldest]),
         ]
@@ -137,11 +149,11 @@ class TokenBuffer(wiring.Component):
             held.eq(held + accepted - self.release), waiting.eq(waiting + accepted - taken), oldest.eq(oldest + taken),
         ]
         with m.If(self.head.valid & self.head.ready):
-            m.d.sync += [active.eq(1), section.eq(Section.SCALARS), index.eq(0)]
+            m.d.sync += [active.eq(~commits), self.complete.eq(commits), section.eq(Section.SCALARS), index.eq(0)]
             for number, entry in enumerate(entries):
                 with m.If(bay == number):
-                    m.d.sync += [entry.slot.eq(self.head.payload.slot), entry.config.eq(self.head.payload.config),
-                                 entry.bay.eq(number)]
+                    m.d.sync += [*(entry[name].eq(self.head.payload[name]) for name in self.head.payload.shape()
+                                   .members), entry.bay.eq(number)]
         last = Signal()
         with m.If(takes):
             m.d.sync += index.eq(Mux(last, 0, index + 1))

@@ -19,18 +19,23 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, RecurrentError, Scales, Storage
 from statecell.model.recurrent.reference import Sequence
 from statecell.model.recurrent.state import State, new_state
-from statecell.spec.commands import StateFlag, StateMode
+from statecell.spec.commands import Opcode, StateFlag, StateMode
 from statecell.spec.geometry import CONFIGS, Geometry
+
+_PATIENCE = 1800.0
+"""Seconds that a simulator may take for all tokens."""
+_ALL = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentBench:
-    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back at every token.
+    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back at every ``interval``.
 
-    ``cycles_per_token``: mean over ``tokens`` tokens sent back to back, from the last word of one token's last output
-    to that of the next. ``row_cycles``: heads x dv, what the rows alone take. ``reads_per_row``, ``writes_per_row``: of
-    each stored row and token, from the device's counters. ``equal``: every output was the integer model's, or else the
-    bench fails.
+    ``cycles_per_token``: mean over tokens sent back to back, from the last word of one token's last output to that of a
+    later one; with a log over whole intervals after the first, a commit of every head in each. ``row_cycles``: heads x
+    dv, what the rows of the states alone take in a token. ``reads_per_row``, ``writes_per_row``: rows read and written,
+    those of the log included, of each row of the states and token, from the device's counters. ``equal``: every output
+    was the integer model's, or else the bench fails.
     """
 
     family: str
@@ -39,6 +44,7 @@ class RecurrentBench:
     dv: int
     lanes: int
     state: str
+    interval: int
     tokens: int
     cycles_per_token: float
     row_cycles: int
@@ -62,42 +68,53 @@ def config_for(head_dim: int, heads: int) -> str:
 
 def bench_recurrent(
     device_url: str, *, heads: int, dk: int, dv: int, family: str = "gdn", storage: Storage = Storage.INT4,
-    tokens: int = 4, seed: int = 1, progress: Callable[[int, int], None] | None = None,
+    interval: int = 1, tokens: int | None = None, seed: int = 1, progress: Callable[[int, int], None] | None = None,
 ) -> RecurrentBench:
     """Random tokens of ``family`` through ``heads`` states of a device, each output compared with the integer model.
 
-    Raises BenchError for sizes that the device does not have, for one that stamps no cycles, and for an output that
-    differs; RecurrentError for an unknown family; and the device's errors.
+    tokens: 4, or two intervals with a log, unless given. Raises BenchError for sizes that the device does not have, for
+    one that stamps no cycles, and for an output that differs; RecurrentError for an unknown family; and the device's
+    errors.
     """
     if family not in FAMILIES:
         raise RecurrentError(f"there is no family {family!r}; choose one of {', '.join(FAMILIES)}")
-    if tokens < 2:
-        raise BenchError(f"The tokens are {tokens}: give at least 2, the first fills the pipeline.")
+    tokens = tokens or max(4, 2 * interval)
+    if tokens % interval or tokens < 2 * interval:
+        raise BenchError(
+            f"The tokens are {tokens}: give at least 2, the first fills the pipeline." if interval == 1 else
+            f"The tokens are {tokens}: give a multiple of the {interval} from one write-back to the next, and two at "
+            "least.")
     transport = open_transport(device_url)
-    with Device(transport) as device:
+    # all tokens in one exchange: nothing pauses between them
+    with Device(transport, timeout=_PATIENCE, batch_bytes=_ALL) as device:
         g = device.geometry
         _check(g, heads, dk, dv)
         kind = FAMILIES[family]
         sequence = _sequence(kind, tokens, heads, dk, dv, seed)
         units = Units.fit(sequence, kind.rule, torch.full((heads,), 4.0, dtype=torch.float64))
         lanes = sequence.decay.shape[-1] > 1
-        mode = Mode(storage=storage, scales=Scales.HELD, rotate=not lanes)
+        if lanes and interval > 1:
+            raise BenchError(f"The family {family} has a decay per lane; the device writes such states back at each "
+                             "token: leave out --interval.")
+        mode = Mode(storage=storage, scales=Scales.HELD, rotate=not lanes, interval=interval)
         state = new_state([mode] * heads, kind.rule, g, channels=dv, lane_decay=lanes, shift=units.shift)
         bonus = family == "rwkv"
         _open(device, state, bonus)
         requests, expected = _tokens(state, units, sequence, bonus, progress)
         device.counters(clear=True)
         answers = device.require(requests)
-        times = stamps(transport).out_stamps
+        of_tokens = [number for number, request in enumerate(requests) if request.opcode == Opcode.RECUR]
+        times = stamps(transport).out_stamps[of_tokens]
         counted = device.counters()
-    for number, (answer, o) in enumerate(zip(answers, expected, strict=True)):
-        if outputs(answer).tolist() != o:
+    for number, (at, o) in enumerate(zip(of_tokens, expected, strict=True)):
+        if outputs(answers[at]).tolist() != o:
             raise BenchError(f"Output {number // heads} of head {number % heads} differs from the integer model.")
     ends = times[heads - 1::heads].astype(np.int64)
     rows = tokens * heads * dv * mode.planes
     return RecurrentBench(
-        family=family, heads=heads, dk=dk, dv=dv, lanes=g.head_dim, state=storage.value, tokens=tokens,
-        cycles_per_token=float(ends[-1] - ends[0]) / (tokens - 1), row_cycles=heads * dv,
+        family=family, heads=heads, dk=dk, dv=dv, lanes=g.head_dim, state=storage.value,
+        interval=interval, tokens=tokens,
+        cycles_per_token=float(ends[-1] - ends[interval - 1]) / (tokens - interval), row_cycles=heads * dv,
         reads_per_row=(counted.key_rows + counted.value_rows) / rows,
         writes_per_row=counted.rows_written / rows, equal=True,
     )
@@ -136,7 +153,7 @@ def _sequence(family: type[Family], tokens: int, heads: int, dk: int, dv: int, s
 
 def _open(device: Device, state: State, bonus: bool) -> None:
     g, mode = device.geometry, state.modes.each[0]
-    rows = state.channels * mode.planes // 2
+    rows = state.channels * mode.planes // 2 + (2 * mode.interval if mode.interval > 1 else 0)
     pages = -(-rows // g.page_rows)
     flags = {
         StateFlag.DELTA: state.rule.delta, StateFlag.WIDE: mode.planes == 2,
@@ -149,13 +166,13 @@ def _open(device: Device, state: State, bonus: bool) -> None:
     for head in range(state.heads):
         device.open_state(head, StateMode(
             flags=total, feedback=int(state.feedback[head]), shift=int(state.shift[head]), channels=state.channels,
-            first_page=head * pages, seed=int(state.noise[head])))
+            first_page=head * pages, interval=mode.interval, seed=int(state.noise[head])))
 
 
 def _tokens(
     state: State, units: Units, sequence: Sequence, bonus: bool, progress: Callable[[int, int], None] | None
 ) -> tuple[list[Request], list[list[int]]]:
-    """Requests of all tokens, head after head, and what the integer model answers."""
+    """Requests of all tokens, head after head, with a commit of every log that is full, and the model's outputs."""
     requests: list[Request] = []
     expected: list[list[int]] = []
     count = sequence.q.shape[0]
@@ -163,6 +180,10 @@ def _tokens(
         token = units.token(Sequence(*(x[t] for x in vars(sequence).values())))
         requests += [recur_request(head, _token(token, head, bonus)) for head in range(state.heads)]
         expected += integer.step(state, token).tolist()
+        due = integer.due(state)
+        if bool(due.any()):
+            requests += [Request(opcode=Opcode.COMMIT, slot=head) for head in range(state.heads) if due[head]]
+            integer.commit(state, due)
         if progress is not None:
             progress(t + 1, count)
     return requests, expected

@@ -140,15 +140,19 @@ def recurrent(
     dv: Annotated[int, typer.Option("--dv", help="Value channels of a state, a multiple of 8.")] = 128,
     family: Annotated[str, typer.Option("--family", help="linear, retnet, gla, mamba2, rwkv, deltanet, gdn.")] = "gdn",
     state: Annotated[str, typer.Option("--state", help="Storage: int4, int8 or residual.")] = "int4",
-    tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens in a row.")] = 4,
+    interval: Annotated[
+        int, typer.Option("--interval", "-c", min=1, max=128, help="Tokens from one write-back to the next.")] = 1,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", "-n", min=2, help="Tokens in a row; 4, or two intervals, unless given.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option("--device", "-d", help="sim:CONFIG. Default: the simulator that holds the heads.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the cycles of one layer's token, all states written back, and compare every output with the model.
+    """Measure the cycles of one layer's token, write-backs included, and compare every output with the model.
 
-    Example: statecell bench recurrent --heads 32 --dk 128 --dv 128 --family gdn --json
+    Example: statecell bench recurrent --heads 32 --dk 128 --dv 128 --family gdn --interval 32 --json
     """
     from statecell.bench.recurrent import bench_recurrent, config_for
     from statecell.model.recurrent.families import FAMILIES
@@ -161,7 +165,8 @@ def recurrent(
     url = device if device is not None else f"sim:{config_for(dk, heads)}"
     with Counting("bench, tokens") as step:
         found = bench_recurrent(
-            url, heads=heads, dk=dk, dv=dv, family=family, storage=Storage(state), tokens=tokens, progress=step
+            url, heads=heads, dk=dk, dv=dv, family=family, storage=Storage(state), interval=interval, tokens=tokens,
+            progress=step
         ).as_dict()
     print_json(found) if as_json else print_facts("recurrent", ((k.replace("_", " "), v) for k, v in found.items()))
 

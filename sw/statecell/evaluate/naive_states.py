@@ -30,8 +30,6 @@ def naive_bits(width: int, dim: int) -> float:
 class NaiveStates:
     """StateEngine that steps in float64 and rounds the state to ``width`` bits after every token; modes are ignored."""
 
-    longest_interval = formats.LOG_MAX
-
     def __init__(self, geometry: Geometry, width: int) -> None:
         self._geometry, self._width = geometry, width
         self._states: dict[int, tuple[StateShape, Tensor]] = {}
@@ -41,6 +39,9 @@ class NaiveStates:
     def geometry(self) -> Geometry:
         """The geometry that it was made with."""
         return self._geometry
+
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Nothing to check: modes are ignored."""
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open empty states."""

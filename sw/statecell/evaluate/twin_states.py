@@ -30,10 +30,9 @@ class TwinStates:
         """Of the device."""
         return self._device.geometry
 
-    @property
-    def longest_interval(self) -> int:
-        """The device's."""
-        return self._device.longest_interval
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Whether the device keeps these modes."""
+        self._device.check_modes(modes, shape)
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open a group in both."""

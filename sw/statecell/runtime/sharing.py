@@ -29,10 +29,9 @@ class SharedStates:
         """Of the array that holds the state rows."""
         return self._states.geometry
 
-    @property
-    def longest_interval(self) -> int:
-        """Most tokens from one write-back of a state to the next."""
-        return self._states.longest_interval
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Raise UnsupportedError for modes that the engine does not keep."""
+        self._states.check_modes(modes, shape)
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open a group, after freeing the discarded ones."""

@@ -24,9 +24,10 @@ class Opcode(enum.IntEnum):
     RECUR = 0x40
     STATE = 0x41
     RESTORE = 0x42
+    COMMIT = 0x43
 
 
-RECURRENT = (Opcode.RECUR, Opcode.STATE, Opcode.RESTORE)
+RECURRENT = (Opcode.RECUR, Opcode.STATE, Opcode.RESTORE, Opcode.COMMIT)
 """Commands of devices with recurrent states only."""
 
 
@@ -66,7 +67,8 @@ STATUS_TEXT: dict[Status, str] = {
     Status.BAD_SLOT: "the slot number is not below the number of slots",
     Status.SLOT_CLOSED: "the slot is not open",
     Status.SLOT_OPEN: "the slot is open already",
-    Status.FULL: "the slot has no room: map pages first, or the slot's page list is full",
+    Status.FULL: "the slot has no room: map pages first, or the slot's page list is full, or the state's log is full: "
+                 "COMMIT it first",
     Status.BAD_RANGE: "a row range is empty or reaches beyond the slot's rows",
     Status.BAD_COUNT: "the count is zero or more than the device takes in one command, or the divisor is too small",
     Status.BAD_PAGE: "a page number is not below the number of pages",
@@ -130,15 +132,18 @@ COMMANDS: tuple[Command, ...] = (
     Command(Opcode.READ_ROWS, "raw stored rows from row `first`", "count: rows; first", "-",
             "per row the raw key row, then the raw value row", "0"),
     Command(Opcode.WRITE_ROWS, "append raw rows", "count: rows", "as READ_ROWS answers", "-", "rows held"),
-    Command(Opcode.RECUR, "one token of a recurrent state: read, decay, update, write back", "-",
+    Command(Opcode.RECUR, "one token of a recurrent state: read, decay, update, write back or log", "-",
             "a block with beta and decay, u32 each; with LANE_DECAY the lanes' decays, u32; q, k and, with BONUS, b, "
             "i16; v of the channels, i16; with SUPPLIED scale bytes, channel by channel; each padded to 16 bytes",
             "the channels' outputs, i32", "0"),
     Command(Opcode.STATE, "all of a recurrent state but its rows", "-", "-",
-            "the mode block, with the noise register as its seed; state registers, u64 each; the factor or, with "
-            "LANE_DECAY, the lanes' factors, u32, padded to 16 bytes", "0"),
+            "the mode block, with the noise register as its seed; state registers, u64 each; a block with the factor "
+            "as u32 or, with LANE_DECAY, the lanes' factors, u32; with a log a block for each of its tokens with what "
+            "the factor had lost, u32", "0"),
     Command(Opcode.RESTORE, "set a recurrent state, all but its rows, to what STATE answered", "-",
             "as STATE answers, of a slot of the same mode; first_page may differ and changes nothing", "-", "0"),
+    Command(Opcode.COMMIT, "add the logged tokens of a recurrent state to its rows, and empty the log", "-", "-", "-",
+            "0"),
 )
 """Every command; docs/protocol.md is generated from it."""
 
@@ -199,13 +204,16 @@ class StateRegisters:
 
     ``stored``: 1 if the rows hold a state; until a token has been written they count as 0, whatever they hold.
     ``skipped``: tokens that wrote nothing because they changed nothing. ``rescaled``: groups of rows that took a new
-    scale where it is held. ``energy``: of the rows, see docs/numerics.md, 8.1.
+    scale where it is held. ``energy``: of the rows, see docs/numerics.md, 8.1. ``logged``: tokens in the log. ``lost``:
+    octaves that the factor has lost since the rows were written; 8.2.
     """
 
     stored: int
     skipped: int
     rescaled: int
     energy: int
+    logged: int
+    lost: int
 
 
 class StateFlag(enum.IntFlag):
@@ -239,8 +247,9 @@ class StateMode:
 
     ``feedback``: sixteenths of the low plane that an update takes, 0 to 16, 16 unless RESIDUAL. ``shift``: state shift,
     0 to 15. ``channels``: value channels, a multiple of 8 from 16 to twice head_dim. ``first_page``: the state lies in
-    the whole pages from this one on, ``channels`` rows of both banks, or half as many with one plane. ``seed``: noise
-    register, not 0.
+    the whole pages from this one on, ``channels`` rows of both banks, or half as many with one plane, and two more for
+    each token of a log. ``interval``: tokens from one write-back to the next, 1 to 128; more than 1 keep a log, which
+    needs as many channels as lanes and neither LANE_DECAY nor SUPPLIED. ``seed``: noise register, not 0.
     """
 
     flags: StateFlag
@@ -248,12 +257,12 @@ class StateMode:
     shift: int
     channels: int
     first_page: int
-    reserved: int = 0
+    interval: int = 1
     seed: int = 1
 
 
 STATE_MODE_BITS = {
-    "flags": 16, "feedback": 16, "shift": 16, "channels": 16, "first_page": 16, "reserved": 16, "seed": 32,
+    "flags": 16, "feedback": 16, "shift": 16, "channels": 16, "first_page": 16, "interval": 16, "seed": 32,
 }
 """Width of the fields of StateMode."""
 STATE_FIELDS = tuple(f.name for f in fields(StateRegisters))

@@ -94,6 +94,8 @@ RECUR_PARTIAL_BITS, RECUR_GUARD = 28, 4
 """One group's share of a read-out before the mantissa of the query: 4 more fraction bits, saturating."""
 MIX_BITS, MIX_FRACTION = 24, 16
 """Signed product q . k of two tokens, saturating."""
+SHARE_BITS, SHARE_GUARD = 20, 4
+"""Signed weight of a logged d in a read-out, saturating, and the bits below RECUR_FRACTION that its products keep."""
 STATE_SHIFT_MAX = 15
 """Largest state shift of a head: stored values are the state's divided by 2^shift."""
 GAIN_BITS, GAIN_FRACTION = 14, 8
@@ -111,6 +113,8 @@ HELD_SHRINK = 2
 """A held scale is taken anew when the row's largest magnitude is below this many 4-bit codes."""
 LOG_MAX = 128
 """Most tokens between two write-backs."""
+LOST_MAX = 63
+"""Octaves, lost by a factor, that count as this many where they are more: nothing is left of a product by then."""
 NOISE_BITS = 8
 LFSR_BITS = 32
 LFSR_TAPS = 0x80200003

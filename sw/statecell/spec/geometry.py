@@ -229,7 +229,7 @@ CONFIGS: dict[str, Geometry] = {
                  clock_hz=24_000_000, small=True),
         Geometry(name="versa_ecp5_5g", head_dim=64, rows=2048, lanes=1, slots=96, page_rows=4, pages_per_slot=64,
                  link_bytes=4, query_bits=12, clock_hz=100_000_000),
-        Geometry(name="recur32", head_dim=32, rows=512, lanes=2, slots=20, pages_per_slot=16, page_rows=4, link_bytes=8,
+        Geometry(name="recur32", head_dim=32, rows=512, lanes=2, slots=20, pages_per_slot=32, page_rows=4, link_bytes=8,
                  states=18),
         Geometry(name="hybrid", head_dim=64, rows=32768, lanes=3, slots=256, pages_per_slot=512, query_bits=12,
                  states=192),

@@ -68,6 +68,8 @@ def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
     if opcode == Opcode.MAP and e["pages"] + count > g.pages_per_slot:
         return Status.FULL
     added = 2 * count if opcode == Opcode.APPEND and h["flags"] & Flag.WIDE else count
+    if opcode == Opcode.RECUR and e["interval"] > 1 and e["logged"] == e["interval"]:
+        return Status.FULL
     if opcode in ROWS and e["rows"] + added > e["pages"] * g.page_rows:
         return Status.FULL
     return Status.OK
@@ -94,8 +96,8 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
                 "shift": rng.randrange(64) if rng.random() < 0.9 else rng.randrange(256),
                 "flags": rng.choice([0, 0, 0, 1, 2, 3, 4, rng.randrange(256)]),
             }
-            state = {"recurrent": int(rng.random() < 0.5), **{n: rng.randrange(256) for n in ("blocks", "snapshot")}}
-            state = state if g.states else {}
+            state = {"recurrent": int(rng.random() < 0.5), **{n: rng.randrange(256) for n in ("blocks", "snapshot")},
+                     "interval": rng.randint(1, 3), "logged": rng.randint(0, 3)} if g.states else {}
             blocks = length(opcode, header["count"], g) if opcode in set(Opcode) else 0
             if state:
                 blocks += opcode == Opcode.OPEN and header["flags"] == Flag.RECURRENT

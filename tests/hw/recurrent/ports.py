@@ -39,6 +39,7 @@ def head_fields(state: State, operands: Operands, beta: Tensor, head: int) -> di
         "mode": mode_fields(state, head), "halved": int(state.rotation_gain[head] < 0),
         "write": int(not operands.frozen[head]), "beta": int(beta[head]), "mix": int(operands.mix[head]),
         "octaves": int(operands.octaves[head, 0]) if scalar else 0, "noise": int(state.noise[head]),
+        "log": int(state.modes.interval[head] > 1), "commit": 0, "lost": operands.lost[head].tolist(),
     }
 
 

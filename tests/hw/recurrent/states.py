@@ -82,17 +82,22 @@ def random_scales(state: State, generator: torch.Generator) -> Tensor:
 class Operands:
     """What the vector side hands to the rows, for one token of all heads: ``query`` and ``key_query`` (q and k times
     half the factor, as queries), ``codes`` [H, groups, group] and ``scales`` [H, groups] of the key, ``mix``,
-    ``octaves`` [H, 1 or d] and the ``frozen`` heads.
+    ``octaves`` [H, 1 or d], ``lost`` [H, 2], the octaves that the rows lie below the factors of q and of k, and the
+    ``frozen`` heads.
     """
 
     def __init__(self, state: State, token: Token) -> None:
         after = factor.decayed(state.factor, token.decay)
+        whole, self.octaves = factor.normalised(after)
+        lost = torch.zeros_like(state.lost)
+        if after.shape[1] == 1:
+            after, lost = whole, self.octaves[:, 0]
         turn = state.modes.rotate[:, None]
         q, k = (torch.where(turn, rotate.forward(x, state.geometry), x) for x in (token.q, token.k))
-        before = after if state.rule.decay_first else state.factor
-        self.query = quantise.queries(factor.times_half(q, before), state.geometry)
+        first = state.rule.decay_first
+        self.query = quantise.queries(factor.times_half(q, after if first else state.factor), state.geometry)
         self.key_query = quantise.queries(factor.times_half(k, after), state.geometry)
-        whole, self.octaves = factor.normalised(after)
+        self.lost = torch.stack([state.lost + (lost if first else 0), state.lost + lost], 1)
         codes, scales = quantise.wide_codes(factor.divided(k, whole), state.geometry)
         self.codes, self.scales = codes, scales.squeeze(-1)
         self.mix = log.mix(token.q, token.b)

@@ -60,7 +60,8 @@ def test_factors_of_slots(name: str, lanes: bool, decay_first: bool) -> None:
         else:
             assert ctx.get(dut.octaves) == int(octaves[0])
         inverse = reciprocal(whole >> 7 & 0xFFFF)
-        expected = [x.expand(g.head_dim).tolist() for x in (after if decay_first else before, after, inverse)]
+        met = after if lanes else whole
+        expected = [x.expand(g.head_dim).tolist() for x in (met if decay_first else before, met, inverse)]
         for place in range(g.vector_words):
             ctx.set(dut.place, place)
             await ctx.tick()

@@ -21,27 +21,37 @@ def modes(limit: int, rng: random.Random, count: int) -> list[StateMode]:
         fields: dict[str, int] = {
             "feedback": rng.randint(0, 16) if flags & StateFlag.RESIDUAL else 16, "shift": rng.randrange(16),
             "channels": rng.choice((16, limit, 8 * rng.randint(2, limit // 8))), "first_page": rng.randrange(30),
-            "seed": rng.choice((1, (1 << 32) - 1, rng.randrange(1, 1 << 32))),
+            "seed": rng.choice((1, (1 << 32) - 1, rng.randrange(1, 1 << 32))), "interval": 1,
         }
+        if rng.random() < 0.4:
+            fields |= {"interval": rng.choice((2, 32, 128)), "channels": limit // 2}
+            if rng.random() < 0.8:
+                flags &= ~(StateFlag.LANE_DECAY | StateFlag.SUPPLIED)
         if rng.random() < 0.5:
-            name = rng.choice([*fields, "reserved"])
-            fields[name] = rng.choice((0, 1, 8, 17, 20, limit + 8, 0xFFFF))
+            fields[rng.choice([*fields])] = rng.choice((0, 1, 8, 17, 20, limit + 8, 129, 0xFFFF))
         if rng.random() < 0.1:
             flags = StateFlag(1 << rng.randrange(10, 16))
         out.append(StateMode(flags=flags, **fields))
     return out
 
 
+def logged(mode: StateMode) -> int:
+    """Rows of the log."""
+    return 2 * mode.interval if mode.interval > 1 else 0
+
+
 def is_bad(mode: StateMode, rows: int, page_rows: int, limit: int) -> bool:
     """The contract in software."""
     f = mode.flags
     pairs = [StateFlag.FRESH | StateFlag.SUPPLIED, StateFlag.ROTATE | StateFlag.LANE_DECAY]
-    takes = mode.channels if f & StateFlag.WIDE else mode.channels // 2
+    takes = (mode.channels if f & StateFlag.WIDE else mode.channels // 2) + logged(mode)
+    log = mode.interval > 1 and (mode.channels != limit // 2 or bool(f & (StateFlag.LANE_DECAY | StateFlag.SUPPLIED)))
     feedback = range(17) if f & StateFlag.RESIDUAL else (16,)
     return (
         int(f) >= 1024 or any(f & pair == pair for pair in pairs)
         or bool(f & StateFlag.RESIDUAL and not f & StateFlag.WIDE) or mode.feedback not in feedback
-        or mode.shift > 15 or not 16 <= mode.channels <= limit or mode.channels % 8 != 0 or mode.reserved != 0
+        or mode.shift > 15 or not 16 <= mode.channels <= limit or mode.channels % 8 != 0
+        or not 1 <= mode.interval <= 128 or log
         or mode.seed == 0 or mode.first_page * page_rows + takes > rows
     )
 
@@ -82,11 +92,12 @@ def test_modes_are_checked_and_unpacked(name: str) -> None:
         assert ctx.get(dut.config.mode.feedback) == mode.feedback and ctx.get(dut.config.mode.shift) == mode.shift
         assert ctx.get(dut.config.base) == mode.first_page * g.page_rows and ctx.get(dut.config.channels) == r
         assert ctx.get(dut.noise) == mode.seed
-        assert ctx.get(dut.rows) == (r if f & StateFlag.WIDE else r // 2)
+        assert ctx.get(dut.rows) == (r if f & StateFlag.WIDE else r // 2) + logged(mode)
+        assert ctx.get(dut.interval) == ctx.get(dut.config.interval) == mode.interval
         sizes = [16, 2 * d, 2 * d, 2 * r] + [4 * d] * bool(f & StateFlag.LANE_DECAY) + [2 * d] * bool(
             f & StateFlag.BONUS) + [r * g.groups] * bool(f & StateFlag.SUPPLIED)
         assert ctx.get(dut.blocks) == sum(-(-size // 16) for size in sizes)
         assert ctx.get(dut.outputs) == r // 4
-        assert ctx.get(dut.snapshot) == 3 + (d // 4 if f & StateFlag.LANE_DECAY else 1)
+        assert ctx.get(dut.snapshot) == 4 + (d // 4 if f & StateFlag.LANE_DECAY else 1) + logged(mode) // 2
 
     simulate(dut, bench)

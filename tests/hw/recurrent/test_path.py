@@ -68,9 +68,8 @@ class Play:
             for channel in range(state.channels):
                 while self.rng.random() < self.pause:
                     await ctx.tick()
-                ctx.set(dut.valid, 1)
-                ctx.set(dut.first, channel == 0)
-                ctx.set(dut.last, channel == state.channels - 1)
+                ctx.set(dut.flags, {"row": 1, "first": channel == 0, "last": channel == state.channels - 1, "ends": 1,
+                                    "opens": channel == 0})
                 ctx.set(dut.row, row_fields(state, head, channel))
                 ctx.set(dut.v, int(self.token.v[head, channel]))
                 for port, byte in zip(dut.supplied, scale_list(self.scales[head, channel]), strict=True):
@@ -79,9 +78,7 @@ class Play:
                     ctx.set(dut.head, head_fields(state, self.operands, self.token.beta, head))
                 self.issued[self.cycle + 1] = head, channel  # the watcher counts later in the cycle
                 await ctx.tick()
-                ctx.set(dut.valid, 0)
-                ctx.set(dut.first, 0)
-                ctx.set(dut.last, 0)
+                ctx.set(dut.flags, {})
             for _ in range(dut.gap):
                 await ctx.tick()
         for _ in range(dut.latency + 2):

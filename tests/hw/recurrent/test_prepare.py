@@ -66,7 +66,8 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
                 ctx.set(dut.i.valid, 1)
                 ctx.set(dut.i.payload, {
                     "slot": head, "config": slot_fields(state, head, 0, bonus=bonus), "bay": number % 4,
-                    "beta": int(tokens[t].beta[head]), "decay": 0 if lanes else int(tokens[t].decay[head, 0])})
+                    "beta": int(tokens[t].beta[head]), "decay": 0 if lanes else int(tokens[t].decay[head, 0]),
+                    "entries": 0, "commit": 0})
             else:
                 ctx.set(dut.i.valid, 0)
             ready, section, place = ctx.get(dut.i.ready), ctx.get(dut.words.section), ctx.get(dut.words.word)
@@ -112,11 +113,13 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
             ctx.set(dut.open_en, 1)
             ctx.set(dut.open_slot, 1)
             ctx.set(dut.open_stored, held)
+            ctx.set(dut.open_lost, 77 * held)
             await ctx.tick()
             ctx.set(dut.open_en, 0)
             ctx.set(dut.factors.slot, 1)
             ctx.set(dut.factors.reads, 1)
             await ctx.tick()
+            assert ctx.get(dut.was_lost) == 77 * held
             assert (ctx.get(dut.stored), ctx.get(dut.factors.factors) & 0xFFFFFF) == (held, 1 << 23)
             ctx.set(dut.factors.reads, 0)
 

@@ -36,8 +36,10 @@ def test_products_of_rows_with_both_vectors(name: str, multiplier: Multiplier, r
     vectors[1, 0] = 0
     state.shift[:3] = formats.STATE_SHIFT_MAX
     state.scales[0, :4] = state.scales[0, :4] & 0x87 | 0x70
-    expected = read(state, vectors)
+    lost = torch.randint(0, 80, (HEADS, 2), generator=generator) * torch.randint(0, 2, (HEADS, 1), generator=generator)
+    lost[:2] = 0
     query: Queries = quantise.queries(vectors, g)
+    expected = read(state, query, lost)
     top = (1 << (formats.RECUR_BITS - 1)) - 1
     assert bool((expected == top).any()) and bool((expected == -top - 1).any()) and bool((expected[1, 0] == 0).all())
     seen = torch.where(state.modes.blind[:, None, None, None], state.high << formats.CODE_BITS, state.codes)
@@ -57,6 +59,10 @@ def test_products_of_rows_with_both_vectors(name: str, multiplier: Multiplier, r
         if lane in (0, 1) and following < HEADS:  # the next head's vectors load while rows stream
             set_load(ctx, dut.load, lane, _lane(query, lane), following)
 
+    def falls(ctx: Any, head: int, channel: int) -> None:
+        for port, fall in zip(dut.falls, lost[head].clamp(max=formats.LOST_MAX).tolist(), strict=True):
+            ctx.set(port, fall)
+
     def check(ctx: Any, head: int, channel: int) -> None:
         assert [ctx.get(dut.o), ctx.get(dut.r)] == expected[head, :, channel].tolist(), f"row {channel} of head {head}"
 
@@ -66,7 +72,8 @@ def test_products_of_rows_with_both_vectors(name: str, multiplier: Multiplier, r
             await ctx.tick()
         ctx.set(dut.load.valid, 0)
 
-    bench = heads_bench(dut, HEADS, MIN_ROWS, operands, {0: row}, {dut.latency: check}, gap=dut.gap, prepare=first)
+    bench = heads_bench(dut, HEADS, MIN_ROWS, operands, {0: row, dut.fall_lead: falls}, {dut.latency: check},
+                        gap=dut.gap, prepare=first)
     simulate(dut, bench)
 
 

@@ -15,20 +15,25 @@ from statecell_hw.recurrent.snapshot import Snapshot
 from tests.hw.recurrent.payload import payload_words
 from tests.hw.streams import receive, simulate
 
-LIMITS = {"stored": 1, "skipped": 32, "rescaled": 32, "energy": 57}
+LIMITS = {"stored": 1, "skipped": 32, "rescaled": 32, "energy": 57, "logged": 8, "lost": 12}
 """Bits of each register."""
 SLOTS = 5
 
 
 def random_status(g: Geometry, rng: random.Random) -> StateStatus:
     flags = StateFlag(rng.randrange(1024))
+    lanes = bool(flags & StateFlag.LANE_DECAY)
+    interval = 1 if lanes else rng.choice((1, 1, 2, 9, 128 if rng.random() < 0.2 else 5))
     mode = StateMode(
-        flags=flags, feedback=rng.randint(0, 16), shift=rng.randrange(16), channels=8 * rng.randint(2, g.head_dim // 4),
+        interval=interval, flags=flags, feedback=rng.randint(0, 16), shift=rng.randrange(16),
+        channels=8 * rng.randint(2, g.head_dim // 4),
         first_page=rng.randrange(g.pages), seed=rng.getrandbits(32))
-    registers = StateRegisters(**{name: rng.getrandbits(bits) for name, bits in LIMITS.items()})
-    count = g.head_dim if flags & StateFlag.LANE_DECAY else 1
+    registers = StateRegisters(**{name: rng.getrandbits(bits) for name, bits in LIMITS.items() if name != "logged"},
+                               logged=rng.choice((0, 1, interval)) if interval > 1 else 0)
+    count = g.head_dim if lanes else 1
     factors = np.array([rng.randrange(1 << 23, 1 << 24) for _ in range(count)], np.uint32)
-    return StateStatus(mode=mode, registers=registers, factors=factors)
+    ages = np.array([rng.getrandbits(LIMITS["lost"]) for _ in range(interval if interval > 1 else 0)], np.uint32)
+    return StateStatus(mode=mode, registers=registers, factors=factors, ages=ages)
 
 
 def slot_fields(mode: StateMode, g: Geometry) -> dict[str, Any]:
@@ -41,22 +46,30 @@ def slot_fields(mode: StateMode, g: Geometry) -> dict[str, Any]:
     return {
         "mode": {**inner, "feedback": mode.feedback, "shift": mode.shift},
         **{name: int(bool(mode.flags & flag)) for name, flag in outer.items()},
-        "base": mode.first_page * g.page_rows, "channels": mode.channels,
+        "base": mode.first_page * g.page_rows, "channels": mode.channels, "interval": mode.interval,
     }
 
 
 def spoilt(status: StateStatus, rng: random.Random) -> StateStatus:
-    """With a register or a factor outside its range."""
-    name = rng.choice([*STATE_FIELDS, "factors"])
+    """With a register, a factor or an age outside its range."""
+    name = rng.choice([*STATE_FIELDS, "factors", "ages"])
+    if name == "ages" and len(status.ages):
+        ages = status.ages.copy()
+        ages[rng.randrange(len(ages))] = 1 << rng.randrange(12, 32)
+        return replace(status, ages=ages)
+    name = "factors" if name == "ages" else name
     if name == "factors":
         factors = status.factors.copy()
         factors[rng.randrange(len(factors))] = rng.choice((0, (1 << 23) - 1, 1 << 24, (1 << 32) - 1))
         return replace(status, factors=factors)
-    return replace(status, registers=replace(status.registers, **{name: 1 << rng.randrange(LIMITS[name], 64)}))
+    value = 1 << rng.randrange(LIMITS[name], 64)
+    if name == "logged" and rng.random() < 0.5:
+        value = status.mode.interval + 1
+    return replace(status, registers=replace(status.registers, **{name: value}))
 
 
 def another(mode: StateMode, g: Geometry, rng: random.Random) -> StateMode:
-    """Alike but for one field or flag; never in the count of factors."""
+    """Alike but for one field or flag; never in the count of factors or ages."""
     field = rng.choice(["flags", "feedback", "shift", "channels"])
     if field == "flags":
         flag = rng.choice([f for f in StateFlag if f != StateFlag.LANE_DECAY])
@@ -86,10 +99,12 @@ def test_states_are_sent_and_set(name: str, link_bytes: int) -> None:
             words: list[int] = []
             while len(words) < len(payload):
                 if ctx.get(dut.factors.reads):
-                    number = ctx.get(dut.factors.number)
+                    number, entry = ctx.get(dut.factors.number), ctx.get(dut.ages.entry)
                     assert ctx.get(dut.factors.slot) == slot
+                    assert (ctx.get(dut.ages.slot), ctx.get(dut.ages.reads)) == (slot, 1)
                     await ctx.tick()
                     ctx.set(dut.factors.factors, memory[number] if number < len(memory) else 0)
+                    ctx.set(dut.ages.age, int(status.ages[entry]) if entry < len(status.ages) else 0)
                 elif ctx.get(dut.o.valid):
                     words.append(await receive(ctx, dut.o, rng, 0.2))
                 else:
@@ -131,12 +146,18 @@ def test_states_are_sent_and_set(name: str, link_bytes: int) -> None:
         ctx.set(dut.restore, 0)
         expected = words_of(status.factors)
         low = (1 << (24 * per_word if len(status.factors) > 1 else 24)) - 1
-        for number, word in enumerate(expected):
-            assert ctx.get(dut.busy) and ctx.get(dut.factors.writes) and not ctx.get(dut.factors.reads)
-            assert (ctx.get(dut.factors.slot), ctx.get(dut.factors.number)) == (slot, number)
-            assert ctx.get(dut.factors.written) & low == word & low
+        for number in range(max(len(expected), len(status.ages))):
+            assert ctx.get(dut.busy) and not ctx.get(dut.factors.reads) and not ctx.get(dut.ages.reads)
+            assert ctx.get(dut.factors.writes) == int(number < len(expected))
+            assert ctx.get(dut.ages.writes) == int(number < len(status.ages))
+            if number < len(expected):
+                assert (ctx.get(dut.factors.slot), ctx.get(dut.factors.number)) == (slot, number)
+                assert ctx.get(dut.factors.written) & low == expected[number] & low
+            if number < len(status.ages):
+                assert (ctx.get(dut.ages.slot), ctx.get(dut.ages.entry)) == (slot, number)
+                assert ctx.get(dut.ages.written) == status.ages[number]
             await ctx.tick()
-        assert not ctx.get(dut.busy) and not ctx.get(dut.factors.writes)
+        assert not ctx.get(dut.busy) and not ctx.get(dut.factors.writes) and not ctx.get(dut.ages.writes)
 
     async def bench(ctx: Any) -> None:
         for _ in range(40):

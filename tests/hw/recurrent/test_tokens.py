@@ -42,7 +42,7 @@ def test_payloads_come_back_by_part(name: str, lanes: bool) -> None:
            *([(20, bytes(4)), (24, b"\1\0\0\1")] if lanes else [(4, bytes(4)), (4, b"\1\0\0\1")])]
 
     async def payload(ctx: Any, head: int, body: bytes, *, cut: int = 0) -> None:
-        ctx.set(dut.head.payload, {"slot": head, "config": slot_fields(state, head, 4 * head)})
+        ctx.set(dut.head.payload, {"slot": head, "config": slot_fields(state, head, 4 * head), "entries": head})
         ctx.set(dut.head.valid, 1)
         await ctx.tick().until(dut.head.ready)
         ctx.set(dut.head.valid, 0)
@@ -78,6 +78,22 @@ def test_payloads_come_back_by_part(name: str, lanes: bool) -> None:
             assert not ctx.get(dut.bad) and not ctx.get(dut.o.valid)
             await pulse(ctx, dut.accept)
             await taken(ctx, head)
+        # a commit has no payload; a token with one decay that changes nothing is found
+        ctx.set(dut.head.payload, {"slot": 1, "config": slot_fields(state, 1, 4), "entries": 5, "commit": 1})
+        ctx.set(dut.head.valid, 1)
+        await ctx.tick().until(dut.head.ready)
+        ctx.set(dut.head.valid, 0)
+        assert ctx.get(dut.complete) and not ctx.get(dut.i.ready)
+        await pulse(ctx, dut.accept)
+        found = ctx.get(dut.o.payload)
+        assert ctx.get(dut.o.valid) and (found.slot, found.entries, found.commit) == (1, 5, 1)
+        await pulse(ctx, dut.o.ready)
+        await pulse(ctx, dut.release)
+        for decay, beta in ((1 << 24, 0), (1 << 24, 1), ((1 << 24) - 1, 0)) if not lanes else ():
+            token.decay[:], token.beta[:] = decay, beta
+            await payload(ctx, 0, token_payload(state, token, 0, scales))
+            assert ctx.get(dut.frozen) == (decay >> 24 and not beta)
+            await pulse(ctx, dut.drop)
 
     async def taken(ctx: Any, head: int) -> None:
         """The token, a cycle after it was accepted, and all that can be read of it."""
@@ -85,6 +101,7 @@ def test_payloads_come_back_by_part(name: str, lanes: bool) -> None:
         assert ctx.get(dut.o.payload.beta) == int(token.beta[head])
         assert lanes or ctx.get(dut.o.payload.decay) == int(token.decay[head, 0])
         assert ctx.get(dut.o.payload.config.base) == 4 * head
+        assert ctx.get(dut.o.payload.entries) == head and not ctx.get(dut.o.payload.commit)
         bay = ctx.get(dut.o.payload.bay)
         assert bay == head % 4
         await pulse(ctx, dut.o.ready)

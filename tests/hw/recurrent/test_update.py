@@ -31,6 +31,11 @@ def test_lanes_in_the_working_scale(name: str, multiplier: Multiplier) -> None:
     rows = {(head, row): (nibbles(), nibbles(), [rng.choice((0, 0, rng.randrange(15))) for _ in range(g.groups)],
                           [rng.choice((-4096, 4095, 0, rng.randint(-4096, 4095))) for _ in range(g.groups)])
             for head in range(HEADS) for row in range(MIN_ROWS)}
+    # every other head folds a log: rows of the state without a gain of their own, then keys
+    folds = {(head, row): head % 2 == 0 and row % 5 != 0 for head, row in rows}
+    for head in range(0, HEADS, 2):
+        for row in range(MIN_ROWS):
+            rows[head, row] = (*rows[head, row][:3], [x // 4 for x in rows[head, row][3]])
 
     def operands(ctx: Any, head: int) -> None:
         ctx.set(dut.feedback, feedback[head])
@@ -40,6 +45,8 @@ def test_lanes_in_the_working_scale(name: str, multiplier: Multiplier) -> None:
 
     def stored(ctx: Any, head: int, row: int) -> None:
         high, low, fall, _ = rows[head, row]
+        ctx.set(dut.entry, folds[head, row])
+        ctx.set(dut.bare, head % 2 == 0)
         for ports, values in ((dut.high, high), (dut.low, low), (dut.fall, fall)):
             for port, value in zip(ports, values, strict=True):
                 ctx.set(port, value)
@@ -55,18 +62,25 @@ def test_lanes_in_the_working_scale(name: str, multiplier: Multiplier) -> None:
     def taken(ctx: Any, head: int, row: int) -> None:
         assert ctx.get(dut.key_taken) == (row == 0)
 
+    def lane_value(head: int, row: int, lane: int) -> int:
+        home = row
+        while folds[head, home]:
+            home -= 1
+        high, low, fall, gain = rows[head, home]
+        start = 256 * high[lane] + feedback[head] * low[lane] >> min(14, fall[lane // g.group] + falls[head][lane])
+        total = 0 if head % 2 == 0 else gain[lane // g.group] * codes[head][lane]
+        for entry in range(home + 1, row + 1):
+            high, low, _, gain = rows[head, entry]
+            total += gain[lane // g.group] * ((16 * high[lane] + low[lane] + 128) % 256 - 128)
+        return (start + (total >> 8) + (1 << 13)) % (1 << 14) - (1 << 13)
+
     def check(ctx: Any, head: int, row: int) -> None:
-        high, low, fall, gain = rows[head, row]
-        expected = []
-        for lane in range(g.head_dim):
-            start = 256 * high[lane] + feedback[head] * low[lane] >> min(14, fall[lane // g.group] + falls[head][lane])
-            x = start + (gain[lane // g.group] * codes[head][lane] >> 8)
-            expected.append((x + (1 << 13)) % (1 << 14) - (1 << 13))
+        expected = [lane_value(head, row, lane) for lane in range(g.head_dim)]
         assert [ctx.get(lane) for lane in dut.lanes] == expected, f"row {row} of head {head}"
 
     async def first(ctx: Any) -> None:
         keys(ctx, 0)
 
     bench = heads_bench(dut, HEADS, MIN_ROWS, operands, {0: stored, dut.gain_lead: gains},
-               {dut.latency: check, dut.gain_lead - 1: taken}, gap=dut.gap, prepare=first)
+               {dut.latency: check, dut.gain_lead - 1: taken}, prepare=first)
     simulate(dut, bench)

@@ -62,7 +62,7 @@ def same(state: State, plain: list[Head]) -> None:
         name = f"head {h}, {state.modes.each[h]}"
         assert state.codes[h].flatten(-2).tolist() == [row.codes for row in head.rows], name
         assert state.scales[h].tolist() == [row.scales for row in head.rows], name
-        assert state.factor[h].tolist() == head.factor, name
+        assert state.factor[h].tolist() == head.factor and int(state.lost[h]) == head.lost, name
         assert int(state.skipped[h]) == head.skipped and int(state.rescaled[h]) == head.rescaled, name
         assert int(state.noise[h]) == head.noise, name
 
@@ -110,7 +110,7 @@ def test_every_mode_equals_the_oracle(geometry: Geometry, rule: Rule, lane_decay
 
 
 CONSTANTS = {"HELD_CLIP": 0, "HELD_SHRINK": 3, "GAIN_BITS": 13, "MIX_BITS": 18, "RECUR_GUARD": 5, "LFSR_LEAP": 31,
-             "BETA_FRACTION": 13, "RECUR_PARTIAL_BITS": 20, "UPDATE_BITS": 9}
+             "SHARE_BITS": 15, "SHARE_GUARD": 3, "BETA_FRACTION": 13, "RECUR_PARTIAL_BITS": 20, "UPDATE_BITS": 9}
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
@@ -129,11 +129,12 @@ def broken_choose(state: State, update: Any, scales: Any, fresh: bool) -> Any:
     return chosen, renewed
 
 
-CHOOSE, READ = writeback.choose, readout.read
+CHOOSE, READ, EIGHT = writeback.choose, readout.read, log.eight_bits
 MUTANTS = {
     "an overflow that raised the working scale is overlooked": (writeback, "choose", broken_choose),
-    "one read-out bit": (integer, "read", lambda s, x: READ(s, x) & ~1),
-    "log rows of 16 bits": (log, "eight_bits", lambda y, g, fraction: y << fraction),
+    "one read-out bit": (integer, "read", lambda s, q, lost: READ(s, q, lost) & ~1),
+    "log keys that do not age": (log, "folded", lambda s: (s.log.keys, s.log.key_scales, s.log.lost * 0)),
+    "log rows of 7 bits": (log, "eight_bits", lambda y, g: (EIGHT(y, g)[0] & ~1, EIGHT(y, g)[1])),
 }
 
 
@@ -169,9 +170,9 @@ def plain_token(state: State, **changes: Any) -> Token:
 
 
 def snapshot(state: State) -> list[Any]:
-    parts = [state.codes, state.scales, state.factor, state.noise, state.skipped, state.rescaled]
+    parts = [state.codes, state.scales, state.factor, state.lost, state.noise, state.skipped, state.rescaled]
     if state.log is not None:
-        parts += [state.log.keys, state.log.values, state.log.weights, state.log.length]
+        parts += [x for x in vars(state.log).values() if x is not None]
     return [p.tolist() for p in parts]
 
 

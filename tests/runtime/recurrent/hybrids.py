@@ -47,14 +47,15 @@ def hybrid(name: str = "qwen3_5") -> Any:
 class ExactStates:
     """States in float64 over the same integers that the device gets."""
 
-    longest_interval = formats.LOG_MAX
-
     def __init__(self, geometry: Geometry = GEOMETRY) -> None:
         self.geometry = geometry
         self.groups: dict[int, tuple[StateShape, Tensor]] = {}
         self.modes: dict[int, list[Mode]] = {}
         self.steps = 0
         self._next = 0
+
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        pass
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         assert len(modes) == len(shift)

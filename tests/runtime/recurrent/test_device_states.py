@@ -30,6 +30,9 @@ MODES = [
     Mode(), Mode(storage=Storage.INT8, rounding=Rounding.STOCHASTIC),
     Mode(storage=Storage.RESIDUAL, scales=Scales.FRESH, rotate=False),
 ]
+LOGS = [
+    Mode(interval=8), Mode(storage=Storage.INT8, interval=3), Mode(), Mode(storage=Storage.RESIDUAL, interval=40),
+]
 LANES = [Mode(rotate=False), Mode(storage=Storage.INT8, rotate=False)]
 
 
@@ -87,18 +90,24 @@ class Pair:
             first, second = (b"".join(raw[at:at + size] for at in range(start, len(raw), 2 * size))
                              for start in (0, size))
             wide = self.modes[head].planes == 2
+            keys, values = found.keys[:len(first)], found.values[:len(first)]  # the log comes behind
             if found.status.registers.stored:
-                assert (found.keys, found.values) == ((second, first) if wide else (first, second)), self.modes[head]
+                assert (keys, values) == ((second, first) if wide else (first, second)), self.modes[head]
             else:
                 assert not state.codes[head].any(), "rows that were never written count as 0"
             assert found.status.factors.tolist() == state.factor[head].tolist()
-            registers = found.status.registers
+            registers, log = found.status.registers, state.log
+            logs = log is not None and self.modes[head].interval > 1
+            length = int(log.length[head]) if log is not None else 0
+            assert (registers.logged, registers.lost) == ((length, int(state.lost[head])) if logs else (0, 0))
+            assert not logs or found.status.ages[:length].tolist() == log.lost[head, :length].tolist()  # type: ignore[union-attr]
             assert (found.status.mode.seed, registers.skipped, registers.rescaled, registers.energy) == tuple(
                 int(x[head]) for x in (state.noise, state.skipped, state.rescaled, state.energy()))
 
 
 @pytest.mark.parametrize(("modes", "shape"), [
     (MODES, StateShape(rule=Rule(delta=True), channels=24)),
+    (LOGS, StateShape(rule=Rule(delta=True), channels=32)),
     (LANES, StateShape(rule=Rule(decay_first=False), channels=16, lane_decay=True)),
 ])
 def test_every_bit_is_the_models_also_after_going_back(
@@ -127,10 +136,11 @@ def test_every_bit_is_the_models_also_after_going_back(
     other.step(1, seed=6)
 
 
-def test_counters(engine: DeviceEngine) -> None:
-    shape = StateShape(rule=Rule(delta=True), channels=24)
+@pytest.mark.parametrize(("modes", "channels"), [(MODES, 24), (LOGS, 32)])
+def test_counters(engine: DeviceEngine, modes: list[Mode], channels: int) -> None:
+    shape = StateShape(rule=Rule(delta=True), channels=channels)
     device = states_of(engine)
-    pair = Pair(device, MODES, shape)
+    pair = Pair(device, modes, shape)
     for count in (1, 6, 3):
         pair.step(count, seed=count)
         assert asdict(device.counters()) == asdict(pair.model.counters())
@@ -143,7 +153,7 @@ def test_counters(engine: DeviceEngine) -> None:
     pair.restore(snapshot)
     device.free_states([pair.group])
     after = device.counters()
-    assert after.tokens == seen.tokens + (4 + 10) * len(MODES)  # ten were taken again
+    assert after.tokens == seen.tokens + (4 + 10) * len(modes)  # ten were taken again
     assert after.rescaled > seen.rescaled
 
 
@@ -169,13 +179,13 @@ def test_groups_that_do_not_fit_are_refused_and_nothing_is_taken(engine: DeviceE
 def test_what_the_device_does_not_do_is_refused_and_the_state_stays(engine: DeviceEngine) -> None:
     device, shape = states_of(engine), StateShape(rule=Rule(delta=True), channels=24)
     for mode, bad, match in (
-        (Mode(interval=8), shape, "written back every 8 tokens; this device does at most every 1"),
+        (Mode(interval=8), shape, "this device does with one decay a head and 32 value channels"),
         (Mode(scales=Scales.SUPPLIED), shape, "scales that the host supplies"),
         (Mode(), StateShape(rule=Rule(), channels=20), "has 20 value channels"),
     ):
         with pytest.raises(UnsupportedError, match=match):
             device.open_states([mode], bad, [0])
-    with pytest.raises(RecurrentError, match="decay per lane cannot be rotated"):
+    with pytest.raises(UnsupportedError, match="decay per lane cannot be rotated"):
         device.open_states([Mode()], StateShape(rule=Rule(), channels=24, lane_decay=True), [0])
     pair = Pair(device, MODES, shape)
     pair.step(3, seed=1)
@@ -216,5 +226,5 @@ def test_a_batch_that_does_not_fit_leaves_the_device_as_it_was(engine: DeviceEng
         with pytest.raises(ArrayFullError, match="8 recurrent states were asked for and 7 of the 18"):
             model(prompt(5, batch=2), cache=attachment.new_cache())
         assert torch.equal(model(prompt(6)).logits, expected)
-    with pytest.raises(UnsupportedError, match="'int4-log8' writes a state back every 8 tokens, this device at most"):
+    with pytest.raises(UnsupportedError, match="32 value channels; use a format that writes back at every token"):
         attach(hybrid(), engine, state_format="int4-log8")

@@ -33,9 +33,11 @@ def test_counters() -> None:
     group = states.open_states(MODES, SHAPE, [0, 0, 0])
     assert states.step(group, tokens(9)).shape == (9, 3, ROWS)
     seen = states.counters()
-    # one plane, two planes, one plane written back after tokens 4 and 8
-    expected = StateCounters(tokens=27, rows_read=9 * 4 * ROWS, rows_written=(9 + 18 + 2) * ROWS, commits=2, skipped=0,
-                             rescaled=seen.rescaled)
+    # one plane, two planes, one plane written back after tokens 4 and 8; a logged token has two rows in two planes, and
+    # four of them are read in a write-back, their keys for each row
+    expected = StateCounters(
+        tokens=27, rows_read=9 * 4 * ROWS + 4 * 12 + 2 * (4 * 4 + 2 * ROWS * 5),
+        rows_written=(9 + 18 + 2) * ROWS + 4 * 9, commits=2, skipped=0, rescaled=seen.rescaled)
     assert seen == expected and seen.rescaled > 0
     states.step(group, tokens(2, frozen=True))
     assert states.counters().skipped == 6 and states.counters().rows_written == expected.rows_written

@@ -88,13 +88,17 @@ TWINS = [
     Twin("attention.normalise", "words_of_all_lanes", {"name": "tiny2", "stall": 0.5}),
     Twin("attention.score", "scores_of_passes_close_behind_each_other", {"name": "tiny", "lead": 3}),
     Twin("attention.softmax", "weights_steps_and_drops", {"name": "tiny"}),
+    Twin("recurrent.backlog", "products_wait_for_their_shares", {}),
     Twin("recurrent.choose", "scales_of_every_mode", {"name": "tiny", "times": 1}),
     Twin("recurrent.decays", "factors_of_slots", {"name": "recur32", "lanes": True, "decay_first": False}),
     Twin("recurrent.delay", "words_come_out_the_latency_later", {"latency": 7}),
     Twin("recurrent.energy", "energies_of_heads", {"name": "tiny"}),
     Twin("recurrent.error", "errors_and_outputs_of_both_rules", {}),
     Twin("recurrent.factor", "decayed_factors_and_their_reciprocals", {}),
+    Twin("recurrent.fold", "gains_of_commits", {"name": "tiny", "lead": 13}),
     Twin("recurrent.gain", "gains_and_working_exponents", {"name": "bench64"}),
+    Twin("recurrent.logger", "rows_of_tokens", {"name": "recur32"}),
+    Twin("recurrent.lost", "octaves_of_slots", {}),
     Twin("recurrent.mix", "products_of_vectors", {"name": "tiny"}),
     Twin("recurrent.noise", "the_register_follows_the_model", {}),
     Twin("recurrent.opening", "modes_are_checked_and_unpacked", {"name": "recur32"}),
@@ -106,12 +110,18 @@ TWINS = [
     Twin("recurrent.readout", "products_of_rows_with_both_vectors", {
         "name": "tiny2", "multiplier": "gated", "rotated": True}),
     Twin("recurrent.requantise", "codes_of_every_mode", {"name": "tiny", "times": 1}),
+    Twin("recurrent.share", "shares_of_channels", {"name": "tiny", "multiplier": "gated"}),
     Twin("recurrent.snapshot", "states_are_sent_and_set", {"name": "recur32", "link_bytes": 8}),
     Twin("recurrent.tokens", "payloads_come_back_by_part", {"name": "recur32", "lanes": True}),
     Twin("recurrent.unit", "tokens_of_many_slots", {
-        "name": "recur32", "rule": Rule(decay_first=False), "lane_decay": True, "tokens": 1}),
+        "name": "recur32", "rule": Rule(decay_first=False), "lane_decay": True, "tokens": 1, "logs": False,
+        "multiplier": "native"}),
+    Twin("recurrent.unit", "tokens_of_many_slots", {
+        "name": "hybrid", "rule": Rule(delta=True), "lane_decay": False, "tokens": 3, "logs": True,
+        "multiplier": "native"}),
     Twin("recurrent.update", "lanes_in_the_working_scale", {"name": "tiny", "multiplier": "gated"}),
     Twin("recurrent.walk", "rows_of_passes_follow_without_a_bubble", {"gap": 6}),
+    Twin("recurrent.walk", "passes_of_a_log_and_commits", {}),
     Twin("recurrent.weigh", "products_with_factors", {}),
 ]
 

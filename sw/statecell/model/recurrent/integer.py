@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from statecell.model import rotate
+from statecell.model import quantise, rotate
 from statecell.model.recurrent import factor, log
 from statecell.model.recurrent.bits import clamp, round_shift
 from statecell.model.recurrent.mode import RecurrentError
 from statecell.model.recurrent.readout import read
 from statecell.model.recurrent.state import State
-from statecell.model.recurrent.writeback import write_back
+from statecell.model.recurrent.writeback import of_log, of_token, write_back
 from statecell.spec import formats
 
 
@@ -73,29 +73,38 @@ def take(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
         raise RecurrentError("a head's log is full; COMMIT it before the next token")
     _check_scales(state, scales, at_once)
     frozen = factor.kept(token.decay, token.beta)
-    after = factor.decayed(state.factor, token.decay)
+    before, lost_before = state.factor, state.lost
+    after = factor.decayed(before, token.decay)
+    lost = lost_before
+    if after.shape[1] == 1:
+        after, octaves = factor.normalised(after)
+        lost = lost + octaves[:, 0]
     turn = state.modes.rotate[:, None]
     q, k = (torch.where(turn, rotate.forward(x, state.geometry), x) for x in (token.q, token.k))
-    q_factor = after if state.rule.decay_first else state.factor
-    both = torch.stack([factor.times_half(q, q_factor), factor.times_half(k, after)], 1)
-    o, r = read(state, both).unbind(1)
+    first = state.rule.decay_first
+    halves = [factor.times_half(q, after if first else before), factor.times_half(k, after)]
+    query = quantise.queries(torch.stack(halves, 1), state.geometry)
+    losses = torch.stack([lost if first else lost_before, lost], 1)
+    both = read(state, query, losses)
     mixed = log.mix(token.q, token.b)
-    logged = torch.zeros_like(o)
     if state.log is not None:
-        weights = factor.decayed(state.log.weights, token.decay[:, None])
-        logged = log.contribution(state, q, weights if state.rule.decay_first else state.log.weights)
-        of_key = log.contribution(state, k, weights)
-        r = clamp(r + round_shift(of_key, formats.MIX_FRACTION), formats.RECUR_BITS)
-        state.log.weights = torch.where(state.log.used[..., None], weights, state.log.weights)
+        weights = state.log.weights
+        if weights is not None:
+            later = factor.decayed(weights, token.decay[:, None])
+            state.log.weights = torch.where(state.log.used[..., None], later, weights)
+            weights = torch.stack([later if first else weights, later], 1)
+        of_log = log.weights_of(state, query, torch.stack([q, k], 1), losses, weights)
+        both = clamp(both + log.share(state, of_log), formats.RECUR_BITS)
+    o, r = both.unbind(1)
     error = token.v << formats.RECUR_FRACTION
     if state.rule.delta:
         error = clamp(error - r, formats.RECUR_BITS)
     d = clamp(round_shift(token.beta[:, None] * error, formats.BETA_FRACTION), formats.RECUR_BITS)
-    o = clamp(o + round_shift(logged + mixed[:, None] * d, formats.MIX_FRACTION), formats.RECUR_BITS)
-    state.factor = after
+    o = clamp(o + round_shift(mixed[:, None] * d, formats.MIX_FRACTION), formats.RECUR_BITS)
+    state.factor, state.lost = after, lost
     state.skipped = state.skipped + frozen.to(torch.int64)
     if bool(at_once.any()):
-        write_back(state, k[:, None], d[:, None], ~frozen & at_once, supplied=scales)
+        write_back(state, of_token(state, k, d), ~frozen & at_once, supplied=scales)
     if state.log is not None:
         log.append(state, k, d, ~frozen & ~at_once)
     return o
@@ -113,15 +122,13 @@ def commit(state: State, heads: Tensor, *, scales: Tensor | None = None, fresh: 
     if not fresh:
         _check_scales(state, scales, heads)
     if state.log is None:
-        keys = torch.zeros(state.heads, 1, state.geometry.head_dim, dtype=torch.int64)
-        values = torch.zeros(state.heads, 1, state.channels, dtype=torch.int64)
-        moved = heads & fresh
-    else:
-        keys, values = factor.weighted(state.log.keys, state.log.weights), state.log.values
-        moved = heads & ((state.log.length > 0) | fresh)
-    write_back(state, keys, values, moved, supplied=scales, fresh=fresh)
-    if state.log is not None:
-        state.log.clear(heads)
+        if fresh:
+            nothing = torch.zeros(state.heads, state.geometry.head_dim, dtype=torch.int64)
+            gains = of_token(state, nothing, nothing[:, :1].expand(-1, state.channels))
+            write_back(state, gains, heads, fresh=True)
+        return
+    write_back(state, of_log(state), heads & ((state.log.length > 0) | fresh), supplied=scales, fresh=fresh)
+    state.log.clear(heads)
 
 
 def _check_scales(state: State, scales: Tensor | None, written: Tensor) -> None:

@@ -5,32 +5,50 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statecell.model import quantise
+from statecell.model.quantise import Queries
 from statecell.model.recurrent.bits import clamp, round_shift, scaled
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
 
 
-def read(state: State, vectors: Tensor) -> Tensor:
-    """Products of every row with vectors int64 [H, P, d] (16 bits, times half the factor) -> int64 [H, P, R].
+def read(state: State, query: Queries, lost: Tensor) -> Tensor:
+    """Products of every row with queries [H, P] (vectors times half the factor) -> int64 [H, P, R].
 
-    Results have RECUR_BITS with RECUR_FRACTION bits below the value LSB.
+    lost int64 [H, P]: octaves that the query's factor stands above the rows. Results have RECUR_BITS with
+    RECUR_FRACTION bits below the value LSB.
     """
-    geometry = state.geometry
-    query = quantise.queries(vectors, geometry)
     codes = state.codes
     if bool(state.modes.blind.any()):
         codes = torch.where(state.modes.blind[:, None, None, None], state.high << formats.CODE_BITS, codes)
+    fall = lost.clamp(max=formats.LOST_MAX)[..., None] - state.shift[:, None, None]
+    return _products(state, codes, state.scales, query, fall)
+
+
+def keys(state: State, query: Queries, lost: Tensor) -> Tensor:
+    """Products of every logged key with queries, as `read` for rows: int64 [H, P, C], MIX_BITS with MIX_FRACTION."""
+    log = state.log
+    assert log is not None
+    fall = (lost[..., None] - log.lost[:, None]).clamp(max=formats.LOST_MAX) + _KEY_FALL
+    return _products(state, log.keys, log.key_scales, query, fall)
+
+
+def _products(state: State, codes: Tensor, scales: Tensor, query: Queries, fall: Tensor) -> Tensor:
+    """Rows [H, R, groups, group] with queries [H, P], shifted right by ``fall`` [H, P, 1 or R]; int64 [H, P, R]."""
+    geometry = state.geometry
     grouped = query.codes.unflatten(-1, (geometry.groups, geometry.group))
     dot = torch.einsum("hrgl,hpgl->hprg", codes.double(), grouped.double())  # exact: 8 + 12 + 7 bits at most
-    magnitude = state.scales & 127
-    mantissa = torch.where(state.scales >= 128, -1, 1) * (8 + (magnitude & 7))
+    magnitude = scales & 127
+    mantissa = torch.where(scales >= 128, -1, 1) * (8 + (magnitude & 7))
     dot = dot * mantissa[:, None].double()
     exponent = (magnitude >> formats.SCALE_MANTISSA)[:, None] + query.exponent[:, :, None, None]
-    left = exponent + (state.shift + _alignment(state))[:, None, None, None]
+    left = exponent + _alignment(state)[:, None, None, None] - fall[..., None]
     part = clamp(scaled(dot, left).floor().to(torch.int64), formats.RECUR_PARTIAL_BITS).sum(-1)
     sign = (query.sign * query.mantissa)[..., None]
     return clamp(round_shift(part * sign, formats.RECUR_GUARD), formats.RECUR_BITS)
+
+
+_KEY_FALL = formats.KEY_FRACTION + formats.RECUR_FRACTION - formats.MIX_FRACTION
+"""Right shift from a product with a logged key, whose LSB is 2^-KEY_FRACTION, to MIX_FRACTION."""
 
 
 def _alignment(state: State) -> Tensor:

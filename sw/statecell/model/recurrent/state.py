@@ -48,30 +48,42 @@ class Modes:
 
 @dataclass
 class Log:
-    """Tokens that wait for the write-back, int64. Entry i of head h is in use while i < length[h].
+    """Tokens that wait for the write-back, as the array's 8-bit rows. Entry i of head h is in use while i < length[h].
 
-    keys [H, C, d] 16-bit keys as the array's 8-bit rows give them back; values [H, C, R] likewise, in RECUR_FRACTION;
-    weights [H, C, 1 or d]: product of the decays since the entry's token; length [H].
+    keys int32 [H, C, groups, group] and key_scales [H, C, groups]: k, divided by the factor at its token where the head
+    has one; values int32 [H, C, value groups, group] and value_scales [H, C, value groups]: d in value LSBs, the last
+    group filled up with 0. lost [H, C]: octaves that the head's factor had lost by then. weights [H, C, d], with a
+    decay per lane: product of the decays since the entry's token, else None. length [H]. int64 but the codes.
     """
 
     keys: Tensor
+    key_scales: Tensor
     values: Tensor
-    weights: Tensor
+    value_scales: Tensor
+    lost: Tensor
+    weights: Tensor | None
     length: Tensor
 
     @staticmethod
-    def empty(heads: int, entries: int, dim: int, channels: int, width: int) -> Log:
-        """A log without tokens; ``width`` is the last axis of the weights."""
-        return Log(torch.zeros(heads, entries, dim, dtype=torch.int64),
-                   torch.zeros(heads, entries, channels, dtype=torch.int64),
-                   torch.full((heads, entries, width), ONE_DECAY, dtype=torch.int64),
+    def empty(heads: int, entries: int, geometry: Geometry, channels: int, lane_decay: bool) -> Log:
+        """A log without tokens."""
+        groups, of_values = geometry.groups, -(-channels // geometry.group)
+        return Log(torch.zeros(heads, entries, groups, geometry.group, dtype=torch.int32),
+                   torch.zeros(heads, entries, groups, dtype=torch.int64),
+                   torch.zeros(heads, entries, of_values, geometry.group, dtype=torch.int32),
+                   torch.zeros(heads, entries, of_values, dtype=torch.int64),
+                   torch.zeros(heads, entries, dtype=torch.int64),
+                   torch.full((heads, entries, geometry.head_dim), ONE_DECAY) if lane_decay else None,
                    torch.zeros(heads, dtype=torch.int64))
 
     def clear(self, heads: Tensor) -> None:
         """Forget the tokens of ``heads``, bool [H]."""
         which = heads[:, None, None]
-        self.keys, self.values = self.keys.masked_fill(which, 0), self.values.masked_fill(which, 0)
-        self.weights = self.weights.masked_fill(which, ONE_DECAY)
+        self.keys, self.values = (x.masked_fill(which[..., None], 0) for x in (self.keys, self.values))
+        self.key_scales, self.value_scales = (x.masked_fill(which, 0) for x in (self.key_scales, self.value_scales))
+        self.lost = self.lost.masked_fill(heads[:, None], 0)
+        if self.weights is not None:
+            self.weights = self.weights.masked_fill(which, ONE_DECAY)
         self.length = self.length.masked_fill(heads, 0)
 
     @property
@@ -85,8 +97,9 @@ class State:
     """State of H heads of R value channels; a row is one channel's column of d codes. All int64 but the codes.
 
     codes int32 [H, R, groups, group]: 8-bit codes, 16 high + low; the low plane of one-plane heads is 0 and not stored.
-    scales [H, R, groups]: scale bytes. An element is code / 16 * scale * factor, in 2^shift value LSBs.
-    factor [H, 1 or d]: FACTOR_BITS, 1.0 to 2.0 after a write-back; one per lane where the decay is.
+    scales [H, R, groups]: scale bytes. An element is code / 16 * scale * factor / 2^lost, in 2^shift value LSBs.
+    factor [H, 1 or d]: FACTOR_BITS, 1.0 to 2.0; one per lane where the decay is, which falls until the next write-back.
+    lost [H]: octaves by which the one factor has been brought back since the last write-back, 0 with one per lane.
     feedback [H]: alpha of Storage.RESIDUAL in sixteenths. shift [H]: state shift. noise [H]: LFSR. log: None if every
     head writes back at each token. skipped, rescaled [H]: tokens whose write was skipped because they were frozen, and
     groups of rows that took a new scale where it is held.
@@ -98,6 +111,7 @@ class State:
     codes: Tensor
     scales: Tensor
     factor: Tensor
+    lost: Tensor
     feedback: Tensor
     shift: Tensor
     noise: Tensor
@@ -136,7 +150,7 @@ class State:
         """Elements in value LSBs, float64 [H, R, d], on the (rotated) key axis and without the log."""
         magnitude = self.scales & 127
         mantissa = torch.where(self.scales >= 128, -1, 1) * (8 + (magnitude & 7))
-        power = (magnitude >> formats.SCALE_MANTISSA) + self.shift[:, None, None]
+        power = (magnitude >> formats.SCALE_MANTISSA) + (self.shift - self.lost)[:, None, None]
         power = power - formats.SCALE_BIAS - formats.CODE_BITS
         rows = self.codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]
         return rows.flatten(-2) * (self.factor.double() / ONE_FACTOR)[:, None]
@@ -180,8 +194,9 @@ def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels
         codes=torch.zeros(heads, channels, geometry.groups, geometry.group, dtype=torch.int32),
         scales=torch.zeros(heads, channels, geometry.groups, dtype=torch.int64),
         factor=torch.full((heads, width), ONE_FACTOR, dtype=torch.int64),
+        lost=torch.zeros(heads, dtype=torch.int64),
         feedback=torch.where(known.blind, spread["feedback"], 1 << formats.FEEDBACK_FRACTION),
         shift=spread["shift"], noise=spread["seed"],
-        log=Log.empty(heads, longest, d, channels, width) if longest > 1 else None,
+        log=Log.empty(heads, longest, geometry, channels, lane_decay) if longest > 1 else None,
         skipped=torch.zeros(heads, dtype=torch.int64), rescaled=torch.zeros(heads, dtype=torch.int64),
     )

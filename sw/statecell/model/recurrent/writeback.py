@@ -9,7 +9,7 @@ from torch import Tensor
 
 from statecell.model import quantise
 from statecell.model.normalise import log2
-from statecell.model.recurrent import factor, noise
+from statecell.model.recurrent import factor, log, noise
 from statecell.model.recurrent.bits import scaled
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
@@ -34,16 +34,29 @@ class Update:
     turned: Tensor
 
 
-def write_back(state: State, keys: Tensor, values: Tensor, moved: Tensor, *, supplied: Tensor | None = None,
+@dataclass(frozen=True)
+class Gains:
+    """What E tokens add: sum over them of codes times product times 2^power.
+
+    codes [H, E, groups, group]: key codes. product int64 [H, E, R, groups], below 2^50: value times key mantissa times
+    the reciprocal of the row's. power [H, E, R or 1, groups]. size [H, R, groups]: the products' magnitudes times their
+    powers add up to less than 2^size, but for what they lose below 1.
+    """
+
+    codes: Tensor
+    product: Tensor
+    power: Tensor
+    size: Tensor
+
+
+def write_back(state: State, gains: Gains, moved: Tensor, *, supplied: Tensor | None = None,
                fresh: bool = False) -> None:
     """Add tokens to the rows of the heads in ``moved`` (bool [H]), normalise the factor and store.
 
-    keys int64 [H, E, d]: 16-bit keys, weighted by the decays after them; values int64 [H, E, R] in RECUR_FRACTION.
     supplied: scale bytes int64 [H, R, groups] of the heads with Scales.SUPPLIED. fresh: new scales whatever the mode.
     """
     after, octaves = factor.normalised(state.factor)
-    codes, scale_bytes = quantise.wide_codes(factor.divided(keys, after[:, None]), state.geometry)
-    update = add(state, codes, scale_bytes.squeeze(-1), values, octaves)
+    update = add(state, gains, octaves + state.lost[:, None])
     scales, renewed = choose(state, update, supplied, fresh)
     words, register = None, noise.after(state.noise, state.channels)
     if bool(state.modes.stochastic.any()):
@@ -53,36 +66,76 @@ def write_back(state: State, keys: Tensor, values: Tensor, moved: Tensor, *, sup
     state.codes = stored if bool(moved.all()) else torch.where(rows[..., None], stored, state.codes)
     state.scales = torch.where(rows, scales, state.scales)
     state.factor = torch.where(moved[:, None], after, state.factor)
+    state.lost = state.lost.masked_fill(moved, 0)
     state.noise = torch.where(moved, register, state.noise)
     state.rescaled = state.rescaled + (renewed & rows).sum((-1, -2))
 
 
-def add(state: State, codes: Tensor, scale_bytes: Tensor, values: Tensor, octaves: Tensor) -> Update:
-    """Rows plus sum of key codes [H, E, groups, group] (scales [H, E, groups]) times values [H, E, R].
+def of_token(state: State, k: Tensor, d: Tensor) -> Gains:
+    """One token: k int64 [H, d] of 16 bits, d int64 [H, R] in RECUR_FRACTION."""
+    codes, scales = quantise.wide_codes(factor.divided(k, factor.normalised(state.factor)[0]), state.geometry)
+    signed, exponent = _signed(scales.squeeze(-1))
+    product = d[..., None] * signed[:, None] * _reciprocals(state)
+    total = product.abs() >> (_TOP_EXPONENT - exponent)[:, None]
+    size = torch.where(total == 0, 0, log2(total) + 1) + _TOP_EXPONENT
+    return Gains(codes[:, None], product[:, None], exponent[:, None, None], size)
+
+
+def of_log(state: State) -> Gains:
+    """The tokens of the log; formulas in docs/numerics.md, 8.6."""
+    log_ = state.log
+    assert log_ is not None
+    codes, scales, below = log.folded(state)
+    signed, exponent = _signed(scales)
+    of_value, value_exponent = _signed(log_.value_scales)
+    group = state.geometry.group
+    values = (log_.values * of_value[..., None]).flatten(-2)[..., : state.channels]
+    value_exponent = value_exponent.repeat_interleave(group, -1)[..., : state.channels]
+    product = values[..., None] * signed[:, :, None]
+    power = value_exponent[..., None] + (exponent - below.clamp(max=formats.LOST_MAX)[..., None])[:, :, None]
+    total = torch.floor(scaled(product.abs(), power)).sum(1)  # exact: 15 + 28 bits, 7 for the sum
+    bits = torch.frexp(total).exponent.to(torch.int64)
+    top = torch.floor(total * 2.0 ** (_TOP_BITS - bits)).to(torch.int64)
+    reciprocal = _reciprocals(state)
+    size = torch.where(total == 0, 0, bits - _TOP_BITS + log2(top * reciprocal.abs()) + 1) - _VALUE_FRACTION
+    return Gains(codes, product * reciprocal[:, None], power - _VALUE_FRACTION, size)
+
+
+_TOP_BITS = 16
+"""Leading bits of a sum of magnitudes that meet the reciprocal of the row's mantissa."""
+_VALUE_FRACTION = formats.SCALE_BIAS + formats.CODE_BITS - formats.RECUR_FRACTION
+"""Octaves from a logged d's code times mantissa to RECUR_FRACTION, at exponent 0."""
+
+
+def _signed(scales: Tensor) -> tuple[Tensor, Tensor]:
+    """(signed mantissa, exponent) of scale bytes."""
+    magnitude = scales & 127
+    return (torch.where(scales >= 128, -1, 1) * (8 + (magnitude & 7)), magnitude >> formats.SCALE_MANTISSA)
+
+
+def _reciprocals(state: State) -> Tensor:
+    """Signed reciprocals of the rows' mantissas, int64 [H, R, groups]."""
+    reciprocal = quantise.RECIPROCALS[state.scales & 7]
+    return torch.where(state.scales >= 128, -reciprocal, reciprocal)
+
+
+def add(state: State, gains: Gains, octaves: Tensor) -> Update:
+    """Rows plus ``gains``.
 
     octaves [H, 1 or d]: halvings of the factor, taken from the rows' exponents (one factor a head) or codes (lanes).
     """
     magnitude = state.scales & 127
     mantissa, exponent = magnitude & 7, magnitude >> formats.SCALE_MANTISSA
-    turned = state.scales >= 128
     down = torch.zeros_like(exponent)
     if octaves.shape[-1] == 1:
         exponent = exponent - octaves[:, None]
         down = (-exponent).clamp(min=0)
         exponent = exponent.clamp(min=0)
-    # gain = value * key scale / row scale, as one integer per token, row and group
-    key = scale_bytes & 127
-    signed = torch.where(scale_bytes >= 128, -1, 1) * (8 + (key & 7))
-    key_exponent = (key >> formats.SCALE_MANTISSA)[:, :, None]
-    gain = values[..., None] * signed[:, :, None] * quantise.RECIPROCALS[mantissa][:, None]
-    gain = torch.where(turned[:, None], -gain, gain)
-    total = (gain.abs() >> (_TOP_EXPONENT - key_exponent)).sum(1)
-    size = torch.where(total == 0, 0, log2(total) + 1) + _TOP_EXPONENT  # |gain| 2^key_exponent < 2^size
     place = exponent + state.shift[:, None, None] + _alignment()
-    raised = (size - place - (formats.GAIN_BITS - 2)).clamp(min=0)
-    right = (place + raised)[:, None] - key_exponent
-    gain = torch.floor(scaled(gain, -right) + 0.5)  # exact: 45 bits
-    product = torch.einsum("hegl,herg->hrgl", codes.double(), gain).to(torch.int32)  # 8 + 13 bits, 7 for the sum
+    raised = (gains.size - place - (formats.GAIN_BITS - 2)).clamp(min=0)
+    right = ((place + raised)[:, None] - gains.power).clamp(max=formats.LOST_MAX)
+    gain = torch.floor(scaled(gains.product, -right) + 0.5)  # exact: 45 bits
+    product = torch.einsum("hegl,herg->hrgl", gains.codes.double(), gain).to(torch.int32)  # 8 + 13 bits, 7 for the sum
     lanes = state.codes << (formats.UPDATE_FRACTION - formats.CODE_BITS)
     if bool(state.modes.blind.any()):
         high = state.high
@@ -90,11 +143,11 @@ def add(state: State, codes: Tensor, scale_bytes: Tensor, values: Tensor, octave
         lanes = (high << formats.UPDATE_FRACTION) + low * state.feedback.to(torch.int32)[:, None, None, None]
     fall = (raised + down)[..., None]
     if octaves.shape[-1] > 1:
-        fall = fall + octaves.unflatten(-1, codes.shape[-2:])[:, None]
+        fall = fall + octaves.unflatten(-1, gains.codes.shape[-2:])[:, None]
     if bool(fall.any()):
         lanes = lanes >> fall.clamp(max=formats.UPDATE_BITS).to(torch.int32)
     lanes = lanes + (product >> formats.GAIN_FRACTION)  # floor: the code is rounded once, and only then without bias
-    return Update(lanes, mantissa, exponent + raised, raised, turned)
+    return Update(lanes, mantissa, exponent + raised, raised, state.scales >= 128)
 
 
 def _alignment() -> int:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statecell.model.recurrent.families import GatedDeltaNet
 from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
 from statecell.runtime.arrayfile import load_arrays, save_arrays
 from statecell.runtime.calibration import beside_weights, fingerprint
 from statecell.runtime.errors import CalibrationError, UnsupportedError
 from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
-from statecell.runtime.recurrent.engine import StateEngine
+from statecell.runtime.recurrent.engine import StateEngine, StateShape
 from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.recurrent.units import delta_tokens, delta_units
 from statecell.runtime.support import StateGeometry, model_geometry
@@ -74,28 +75,24 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str,
     """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.MODES`.
 
     Without a calibration the default stores every head in two planes, and units come from the first tokens. Raises
-    UnsupportedError for another format or one whose log the engine has no room for, CalibrationError for a calibration
-    of another shape.
+    UnsupportedError for another format or one that the engine does not keep, CalibrationError for a calibration of
+    another shape.
     """
     if state_format not in (DEFAULT, *MODES):
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
                                f"{', '.join(MODES)}.")
     layers, heads = len(states.layers), states.heads
-    interval = MODES[SLOW if state_format == DEFAULT else state_format].interval
-    if interval > engine.longest_interval:
-        fitting = [name for name, mode in MODES.items() if mode.interval <= engine.longest_interval]
-        raise UnsupportedError(
-            f"The state format '{state_format}' writes a state back every {interval} tokens, this device at most every "
-            f"{engine.longest_interval}: use --state with one of {', '.join(fitting)}, or the integer model, --device "
-            "model:.")
+    shape = StateShape(rule=GatedDeltaNet.rule, channels=states.channels)
     if calibration is None:
         mode = MODES[SLOW if state_format == DEFAULT else state_format]
+        engine.check_modes([mode], shape)
         return [LayerPlan(modes=[mode] * heads, units=None)] * layers
     if tuple(calibration.decay.shape) != (layers, heads):
         raise CalibrationError(f"the calibration of {calibration.model} is for {tuple(calibration.decay.shape)} layers "
                                f"and heads, the model has {(layers, heads)}; calibrate this model")
     modes = default_modes(calibration.decay.flatten().tolist(), engine.geometry) if state_format == DEFAULT else \
         [MODES[state_format]] * (layers * heads)
+    engine.check_modes(modes, shape)
     return [LayerPlan(modes=modes[i * heads:(i + 1) * heads],
                       units=delta_units(calibration.value_peak[i], calibration.state_peak[i], states.dim))
             for i in range(layers)]

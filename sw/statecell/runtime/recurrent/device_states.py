@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from statecell.device import Device, StateToken, outputs, recur_request
+from statecell.link.framing import Request
 from statecell.model.recurrent import factor, integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, RecurrentError, Rounding, Scales, Storage
 from statecell.model.recurrent.state import DEFAULT_FEEDBACK
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.places import Places
-from statecell.runtime.recurrent.engine import StateCounters, StateShape, seed_of
+from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
 from statecell.snapshot import StateSnapshot, state_pages
 from statecell.spec import formats
-from statecell.spec.commands import StateFlag, StateMode
+from statecell.spec.commands import Opcode, StateFlag, StateMode
 from statecell.spec.geometry import Geometry
 
 REPLAYED = 32
@@ -44,6 +45,8 @@ class _Group:
     shape: StateShape
     slots: list[int]
     opened: list[StateMode]
+    intervals: list[int]
+    logged: list[int]
     now: Remembered
     rescaled: int = 0  # as the slots' registers said when they were last looked at
 
@@ -55,9 +58,6 @@ class DeviceStates:
     are taken again, which gives the same bits. Raises what Device raises; ArrayFullError before anything is sent where
     the states of a group do not all fit.
     """
-
-    longest_interval = 1
-    """The gateware writes a state back at every token."""
 
     def __init__(self, device: Device, places: Places) -> None:
         self._device, self._places = device, places
@@ -71,8 +71,8 @@ class DeviceStates:
         return self._device.geometry
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
-        """Open empty states. Raises UnsupportedError for a mode or number of channels that the device has not."""
-        self._check(modes, shape)
+        """Open empty states. Raises UnsupportedError as `check_modes`."""
+        self.check_modes(modes, shape)
         blank = [state_mode(mode, shape, shift[head], seed_of(head)) for head, mode in enumerate(modes)]
         places = self._places.take_states([len(state_pages(mode, self.geometry.page_rows)) for mode in blank])
         opened = [state_mode(mode, shape, shift[head], seed_of(head), first_page=places[head][1])
@@ -81,7 +81,8 @@ class DeviceStates:
         for slot, mode in zip(slots, opened, strict=True):
             self._device.open_state(slot, mode)
         group, self._next = self._next, self._next + 1
-        self._groups[group] = _Group(shape, slots, opened, Remembered(None, ()))
+        self._groups[group] = _Group(
+            shape, slots, opened, [mode.interval for mode in modes], [0] * len(modes), Remembered(None, ()))
         return group
 
     def free_states(self, groups: Sequence[int]) -> None:
@@ -95,7 +96,10 @@ class DeviceStates:
             self._places.give_slots(group.slots)
 
     def step(self, group: int, tokens: Token) -> Tensor:
-        """Take tokens one after the other, all heads of one before the next, in one pipelined exchange."""
+        """Take tokens one after the other, all heads of one before the next, in one pipelined exchange.
+
+        A log that a token fills is written back behind it.
+        """
         held = self._groups[group]
         decays = self.geometry.head_dim if held.shape.lane_decay else 1
         integer.check_token(tokens, heads=len(held.slots), channels=held.shape.channels, dim=self.geometry.head_dim,
@@ -123,7 +127,9 @@ class DeviceStates:
                 self._device.open_state(slot, mode)
             else:
                 self._device.restore(slot, snapshot.base[head], through=self._places.through)
-        held.rescaled = sum(state.status.registers.rescaled for state in snapshot.base or ())
+        registers = [state.status.registers for state in snapshot.base or ()]
+        held.rescaled = sum(x.rescaled for x in registers)
+        held.logged = [x.logged for x in registers] or [0] * len(held.slots)
         for tokens in snapshot.since:
             self._take(held, tokens)
         held.now = snapshot
@@ -143,16 +149,32 @@ class DeviceStates:
         q, k, b, v = (x.numpy().astype(np.int16) for x in (tokens.q, tokens.k, tokens.b, tokens.v))
         decay, beta = tokens.decay.numpy(), tokens.beta.tolist()
         count, heads = tokens.k.shape[:2]
-        answers = self._device.require([
-            recur_request(group.slots[h], StateToken(
-                q=q[t, h], k=k[t, h], v=v[t, h], b=b[t, h] if bonus else None, beta=beta[t][h],
-                decay=decay[t, h] if lanes else int(decay[t, h, 0])))
-            for t in range(count) for h in range(heads)])
-        planes = torch.tensor([2 if mode.flags & StateFlag.WIDE else 1 for mode in group.opened])
         frozen = factor.kept(tokens.decay, tokens.beta)
-        rows = group.shape.channels * planes
-        self._count(tokens=count * heads, rows_read=count * int(rows.sum()),
-                    rows_written=int((rows * ~frozen).sum()), skipped=int(frozen.sum()))
+        requests: list[Request] = []
+        commits = written = read = 0
+        channels, dim = group.shape.channels, self.geometry.head_dim
+        rows = [group.shape.channels * (2 if mode.flags & StateFlag.WIDE else 1) for mode in group.opened]
+        for t in range(count):
+            requests += [
+                recur_request(group.slots[h], StateToken(
+                    q=q[t, h], k=k[t, h], v=v[t, h], b=b[t, h] if bonus else None, beta=beta[t][h],
+                    decay=decay[t, h] if lanes else int(decay[t, h, 0])))
+                for h in range(heads)]
+            for h, moved in enumerate((~frozen[t]).tolist()):
+                logs = group.intervals[h] > 1
+                read += rows[h] + group.logged[h] * log_rows(channels, dim)
+                group.logged[h] += logs and moved
+                due = logs and group.logged[h] == group.intervals[h]
+                if due:
+                    requests.append(Request(opcode=Opcode.COMMIT, slot=group.slots[h]))
+                    group.logged[h] = 0
+                    read += commit_rows(group.intervals[h], channels, dim)
+                commits += due
+                written += rows[h] * (due if logs else moved) + log_rows(channels, dim) * (logs and moved)
+        answers = [answer for request, answer in zip(requests, self._device.require(requests), strict=True)
+                   if request.opcode == Opcode.RECUR]
+        self._count(tokens=count * heads, rows_read=read, rows_written=written, commits=commits,
+                    skipped=int(frozen.sum()))
         o = np.stack([outputs(answer) for answer in answers])
         return torch.from_numpy(o.reshape(count, heads, -1)).to(torch.int64)
 
@@ -166,19 +188,22 @@ class DeviceStates:
         self._counters = replace(
             self._counters, **{name: getattr(self._counters, name) + count for name, count in more.items()})
 
-    def _check(self, modes: Sequence[Mode], shape: StateShape) -> None:
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Raise UnsupportedError for a mode or a number of channels that the device has not."""
         most = 2 * self.geometry.head_dim
         if shape.channels % 8 or not 16 <= shape.channels <= most:
             raise UnsupportedError(f"a recurrent head has {shape.channels} value channels; this device takes a "
                                    f"multiple of 8 from 16 to {most}: use the integer model (model:)")
-        longest = max(mode.interval for mode in modes)
-        if longest > self.longest_interval:
-            raise UnsupportedError(f"the state is to be written back every {longest} tokens; this device does at most "
-                                   f"every {self.longest_interval}")
+        logs = any(mode.interval > 1 for mode in modes)
+        if logs and (shape.lane_decay or shape.channels != self.geometry.head_dim):
+            raise UnsupportedError(
+                "a state is to be written back every few tokens only, which this device does with one decay a head and "
+                f"{self.geometry.head_dim} value channels; use a format that writes back at every token, such as int4, "
+                "or the integer model (model:)")
         if any(mode.scales == Scales.SUPPLIED for mode in modes):
             raise UnsupportedError("scales that the host supplies do not reach a device from here; use held or fresh")
         if shape.lane_decay and any(mode.rotate for mode in modes):
-            raise RecurrentError("a decay per lane cannot be rotated; use modes with rotate=False")
+            raise UnsupportedError("a decay per lane cannot be rotated; use modes with rotate=False")
 
 
 def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, first_page: int = 0) -> StateMode:
@@ -193,4 +218,5 @@ def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, first_page:
     }
     return StateMode(
         flags=StateFlag(sum(flag for flag, on in flags.items() if on)), shift=shift, channels=shape.channels,
-        feedback=DEFAULT_FEEDBACK if residual else 1 << formats.FEEDBACK_FRACTION, first_page=first_page, seed=seed)
+        feedback=DEFAULT_FEEDBACK if residual else 1 << formats.FEEDBACK_FRACTION, first_page=first_page,
+        interval=mode.interval, seed=seed)

@@ -24,8 +24,8 @@ class StateShape:
 
 @dataclass(frozen=True, kw_only=True)
 class StateCounters:
-    """Totals over all groups: tokens taken (one a head), rows read, rows written (low planes too), write-backs of a
-    log, tokens whose write was skipped because they were frozen, and groups of rows that took a new scale.
+    """Totals over all groups: tokens taken (one a head), rows read, rows written (low planes and logs too), write-backs
+    of a log, tokens whose write was skipped because they were frozen, and groups of rows that took a new scale.
     """
 
     tokens: int = 0
@@ -34,6 +34,16 @@ class StateCounters:
     commits: int = 0
     skipped: int = 0
     rescaled: int = 0
+
+
+def log_rows(channels: int, dim: int) -> int:
+    """Rows of one token in a log, both planes: its key and its values."""
+    return 2 * (1 + -(-channels // dim))
+
+
+def commit_rows(entries: int, channels: int, dim: int) -> int:
+    """Rows that a write-back of so many logged tokens reads: the log, and for each channel its row and all keys."""
+    return entries * log_rows(channels, dim) + 2 * channels * (1 + entries)
 
 
 def seed_of(head: int) -> int:
@@ -51,9 +61,8 @@ class StateEngine(Protocol):
     def geometry(self) -> Geometry:
         """Of the array that holds the state rows; ``head_dim`` is their lanes d."""
 
-    @property
-    def longest_interval(self) -> int:
-        """Most tokens from one write-back of a state to the next."""
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Raise UnsupportedError where heads of this shape cannot be kept in one of these modes."""
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open a group of empty states, one a mode, each with its state shift (`model.recurrent.host.Units`)."""

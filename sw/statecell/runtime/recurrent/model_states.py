@@ -13,15 +13,12 @@ from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.state import State, new_state
-from statecell.runtime.recurrent.engine import StateCounters, StateShape, seed_of
-from statecell.spec import formats
+from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
 from statecell.spec.geometry import Geometry
 
 
 class ModelStates:
     """StateEngine over the integer model, with as many states as memory holds."""
-
-    longest_interval = formats.LOG_MAX
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
@@ -33,6 +30,9 @@ class ModelStates:
     def geometry(self) -> Geometry:
         """Of the array that the model stands for."""
         return self._geometry
+
+    def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
+        """Every mode is kept."""
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open empty states."""
@@ -59,25 +59,36 @@ class ModelStates:
         each = [Token(**{name: value[t] for name, value in fields.items()}) for t in range(len(tokens.k))]
         outputs = []
         skipped, rescaled = int(state.skipped.sum()), int(state.rescaled.sum())
-        written = commits = 0
+        read = written = commits = 0
+        rows, dim = state.channels, self._geometry.head_dim
         planes = torch.tensor([mode.planes for mode in state.modes.each])
         at_once = state.modes.interval == 1
         for token in each:
             before = state.skipped
+            read += self._logged(state) * log_rows(rows, dim)
             outputs.append(integer.take(state, token))
-            written += int((planes * at_once * (state.skipped == before)).sum())
+            moved = state.skipped == before
+            written += rows * int((planes * at_once * moved).sum())
+            written += log_rows(rows, dim) * int((~at_once & moved).sum())
             due = integer.due(state)
             if bool(due.any()):
                 integer.commit(state, due)
                 commits += int(due.sum())
-                written += int((planes * due).sum())
-        c, rows = self._counters, state.channels
+                read += sum(commit_rows(int(n), rows, dim) for n in state.modes.interval[due])
+                written += rows * int((planes * due).sum())
+        c = self._counters
         self._counters = replace(
-            c, tokens=c.tokens + len(each) * state.heads, rows_read=c.rows_read + len(each) * rows * int(planes.sum()),
-            rows_written=c.rows_written + rows * written, commits=c.commits + commits,
+            c, tokens=c.tokens + len(each) * state.heads,
+            rows_read=c.rows_read + read + len(each) * rows * int(planes.sum()), rows_written=c.rows_written + written,
+            commits=c.commits + commits,
             skipped=c.skipped + int(state.skipped.sum()) - skipped,
             rescaled=c.rescaled + int(state.rescaled.sum()) - rescaled)
         return torch.stack(outputs)
+
+    @staticmethod
+    def _logged(state: State) -> int:
+        """Tokens in the logs of a group."""
+        return int(state.log.length.sum()) if state.log is not None else 0
 
     def snapshot(self, group: int) -> State:
         """The tensors as they are: the model replaces them and never writes into them."""
