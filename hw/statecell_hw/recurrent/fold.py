@@ -209,7 +209,7 @@ class Fold(wiring.Component):
             shifted, zeros = held, known
         return Cat(shifted[-TOP_BITS:], (TOTAL_BITS - zeros)[:SEARCH_BITS.bit_length()], ~shifted[-1])
 
-    def _queue(self, m: Module, pushes: Value, products: Value) -> Value:
+    def _queue(self, m: Module, pushes: Value, products: Value) -> Any:
         """The products of a key's row a cycle after ``key_valid``, in the order in which they were made."""
         memory: Memory = Memory(shape=len(products), depth=PRODUCTS, init=[])
         m.submodules.products = memory

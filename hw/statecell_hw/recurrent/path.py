@@ -199,7 +199,8 @@ class RecurrentPath(wiring.Component):
         time = self._error_time
         now, before, early, late = flags[time], flags[time - 1], flags[ENTRY], flags[self._drain_time]
         of_state = now.row & ~now.key & ~now.value & ~now.load & ~now.commit
-        v, at_error = self._delay(m, self.v, 0, time, "v"), scalars(time, "error_head")
+        v: Value = self._delay(m, self.v, 0, time, "v")
+        at_error = scalars(time, "error_head")
         m.d.comb += [
             share.mixed_valid.eq(now.row & now.key & now.log), share.mixed_index.eq(now.index),
             share.mixed[0].eq(readout.o), share.mixed[1].eq(readout.r),
@@ -222,7 +223,9 @@ class RecurrentPath(wiring.Component):
             error.head.eq(Mux(from_log, backlog.sums_head.as_value(), at_error.as_value())),
             self.o.eq(error.o), self.d.eq(error.d),
         ]
-        valid, ended, logged = error.valid, Mux(from_log, backlog.last, now.last), backlog.sums_valid
+        valid: Value = error.valid
+        ended: Value = Mux(from_log, backlog.last, now.last)
+        logged: Value = backlog.sums_valid
         for stage in range(error.latency):
             held = Signal(3, name=f"error_flags_{stage}")
             m.d.sync += held.eq(Cat(valid, ended, logged))
@@ -280,7 +283,7 @@ class RecurrentPath(wiring.Component):
 
         # what a row of the state brings stays until the keys that are added to it are over
         working: Value = Mux(now.commit, Cat(*fold.exponent, *fold.raised), Cat(*gain.exponent, *gain.raised))
-        brought = Cat(self._delay(m, scales, self._gain_time, self._choose_time, "held_scales"),
+        brought: Value = Cat(self._delay(m, scales, self._gain_time, self._choose_time, "held_scales"),
                       self._delay(m, working, self._update_time, self._choose_time, "working"))
         now, before = flags[self._choose_time], flags[self._choose_time - 1]
         kept = Signal(len(brought), reset_less=True)

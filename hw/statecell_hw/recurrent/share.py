@@ -117,7 +117,7 @@ class Share(wiring.Component):
             m.d.comb += self.shares[vector].eq(shown)
         return m
 
-    def _weight(self, pipe: Pipeline, mixed: Value, scale: Any, name: str) -> Value:
+    def _weight(self, pipe: Pipeline, mixed: Value, scale: Any, name: str) -> Any:
         """Weight of a group's codes: product with the mantissa and sign of their scale, shifted by its exponent."""
         scale = pipe.hold(0, scale.as_value(), f"scale_{name}")
         value = pipe.hold(1, mixed, f"mixed_{name}")

@@ -41,7 +41,7 @@ def test_shares_of_channels(name: str, multiplier: Multiplier) -> None:
     rng = random.Random(1)
     state, mixed = random_values(g, torch.Generator().manual_seed(6))
     assert state.log is not None
-    expected = log.share(state, mixed)
+    expected, logged = log.share(state, mixed), state.log
     limit = (1 << (formats.RECUR_BITS - 1)) - 1
     assert bool((expected == limit).any()) and bool((expected.abs() < limit).any())
     dut = Share(g, multiplier=multiplier)
@@ -60,9 +60,9 @@ def test_shares_of_channels(name: str, multiplier: Multiplier) -> None:
                     await ctx.tick()
                 ctx.set(dut.valid, 1)
                 ctx.set(dut.index, entry)
-                for port, code in zip(dut.codes, state.log.values[head, entry].flatten().tolist(), strict=True):
+                for port, code in zip(dut.codes, logged.values[head, entry].flatten().tolist(), strict=True):
                     ctx.set(port, code)
-                for port, scale in zip(dut.scales, scale_list(state.log.value_scales[head, entry]), strict=True):
+                for port, scale in zip(dut.scales, scale_list(logged.value_scales[head, entry]), strict=True):
                     ctx.set(port, scale)
                 await ctx.tick()
                 ctx.set(dut.valid, 0)

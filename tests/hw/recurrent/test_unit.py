@@ -20,7 +20,7 @@ from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.array.rowmemory import RowMemory
-from statecell_hw.recurrent import fold, path, share
+from statecell_hw.recurrent import fold, gain, path, share
 from statecell_hw.recurrent import unit as unit_module
 from statecell_hw.recurrent.operands import slot_layout
 from statecell_hw.recurrent.unit import RecurrentUnit
@@ -261,7 +261,7 @@ MUTANTS: dict[str, tuple[Any, str, int]] = {
     "shares twice too small": (share, "TOP_SHIFT", share.TOP_SHIFT + 1),
     "ages of the entry before": (unit_module, "AGE_LATENCY", unit_module.AGE_LATENCY + 1),
     "commits with twice the values": (fold, "VALUE_FRACTION", fold.VALUE_FRACTION - 1),
-    "commits whose working scales are too small": (fold, "PLACE", fold.PLACE + 1),
+    "commits whose working scales are too small": (fold, "PLACE", gain.PLACE + 1),
 }
 
 

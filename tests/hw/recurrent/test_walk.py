@@ -93,6 +93,7 @@ def planned(entry: dict[str, Any]) -> list[tuple[int, int, tuple[str, ...]]]:
     keys = [(first + i, i) for i in range(count)]
     values = [(first + config["interval"] + i, i) for i in range(count)]
     states = [(config["base"] + (n if wide else n // 2), n) for n in range(channels)]
+    plan: list[tuple[int, int, tuple[str, ...]]]
     if entry["head"]["log"]:
         plan = [(a, i, ("row", "key", "wide")) for a, i in keys]
         plan += [(a, 0, ("row", *(["wide"] if wide else ["second"] * (n % 2)))) for a, n in states]
@@ -139,7 +140,7 @@ def test_passes_of_a_log_and_commits() -> None:
             if flags.row or flags.sweep:
                 if at == 0:
                     begun.append(cycle)
-                plan = planned(passes[number]) if kinds[number] != "token" else [()] * 32
+                plan = planned(passes[number]) if kinds[number] != "token" else [(0, 0, ())] * 32
                 assert flags.first == (at == 0) and flags.last == (at == len(plan) - 1), (number, at)
                 if kinds[number] != "token":
                     address, index, expected = plan[at]
