@@ -10,7 +10,7 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from statecell.spec.commands import COUNTER_FIELDS, STATE_FIELDS, Status
+from statecell.spec.commands import COUNTER_FIELDS, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SerialLink
 from statecell_hw.array.multiply import Multiplier
@@ -34,7 +34,8 @@ from statecell_hw.link.deframer import Deframer, word_layout
 from statecell_hw.link.framer import Framer
 from statecell_hw.link.port import LINK_PORT
 from statecell_hw.recurrent.opening import Opening
-from statecell_hw.recurrent.unit import STATUS, RecurrentUnit
+from statecell_hw.recurrent.snapshot import Snapshot
+from statecell_hw.recurrent.unit import RecurrentUnit
 from statecell_hw.stage import Stage
 from statecell_hw.tile import Tile
 
@@ -74,7 +75,7 @@ class StateCell(wiring.Component):
         self.rotate, self.writer, self.pack = Rotate(g), Writer(g), BlockPack(g)
         self.tiles = [Tile(g, multiplier=multiplier) for _ in range(g.tiles)]
         if g.states:
-            self.opening = Opening(g)
+            self.opening, self.snapshot = Opening(g), Snapshot(g, slots=g.states)
             self.recurrent = RecurrentUnit(
                 g, slots=g.states, read_latency=self.tiles[0].raw_latency, multiplier=multiplier)
         self.row_reader, self.row_writer = RowReader(g, read_latency=self.tiles[0].raw_latency), RowWriter(g)
@@ -150,8 +151,10 @@ class StateCell(wiring.Component):
             m.d.comb += payload.ready.eq(1)
         if self.g.states:
             # these take every word that comes
-            for stream_in, selected in ((self.opening.i, command.recurrent.opening),
-                                        (self.recurrent.i, command.recurrent.recurring)):
+            port = command.recurrent
+            of_mode = port.restoring & self.snapshot.of_mode
+            for stream_in, selected in ((self.opening.i, port.opening | of_mode), (self.snapshot.i, port.restoring),
+                                        (self.recurrent.i, port.recurring)):
                 m.d.comb += [
                     stream_in.payload.eq(payload.payload),
                     stream_in.valid.eq(payload.valid & payload.ready & selected),
@@ -178,7 +181,7 @@ class StateCell(wiring.Component):
             self.row_reader.cursor_valid.eq(cursor.valid),
             self.row_reader.start.eq(command.reading),
             self.row_reader.count.eq(request.count),
-            command.read_busy.eq(self.row_reader.busy),
+            command.read_busy.eq(self.row_reader.busy | (self.snapshot.busy if self.g.states else 0)),
             cursor.start.eq(command.begin),
             cursor.slot.eq(command.tile_slot),
             # Only READ_ROWS reads the cursor below the slot's rows, and only it never takes payload.
@@ -196,8 +199,7 @@ class StateCell(wiring.Component):
         """Vectors through the rotation, to the row writer or to the block packer."""
         vectors, rotate, writer, pack = self.vectors, self.rotate, self.writer, self.pack
         wiring.connect(m, self.ingest.o, vectors.i)
-        # a cycle late: a vector never begins in the cycle in which its ATTEND ends
-        m.d.sync += vectors.quiet.eq(self.passes.idle & ~self.result.o.valid)
+        m.d.comb += vectors.quiet.eq(self.passes.idle & ~self.result.o.valid)
         wiring.connect(m, self.drain.o, self.result.i)
         wiring.connect(m, self.result.o, vectors.results)
         wiring.connect(m, vectors.job, writer.job)
@@ -318,33 +320,40 @@ class StateCell(wiring.Component):
 
     def _connect_recurrent(self, m: Module) -> None:
         """Recurrent states: tokens to the unit, its banks, outputs and registers."""
-        command, unit, opening = self.command, self.recurrent, self.opening
+        command, unit, opening, snapshot = self.command, self.recurrent, self.opening, self.snapshot
         port, tile = command.recurrent, self.tiles[0]
-        status: Any = Signal(STATUS, reset_less=True)
         wiring.connect(m, unit.banks, tile.recurrent)
+        wiring.connect(m, snapshot.factors, unit.factors)
+        wiring.connect(m, snapshot.o, self.responder.state)
         # a cycle late, as for the barriers
         m.d.sync += port.quiet.eq(
             self.vectors.idle & self.passes.idle & ~self.result.o.valid & ~tile.busy & self.writer.idle)
         m.d.comb += [
-            opening.start.eq(command.begin),
+            opening.start.eq(command.begin), snapshot.start.eq(command.begin),
             port.rows.eq(opening.rows), port.blocks.eq(opening.blocks), port.outputs.eq(opening.outputs),
             port.interval.eq(opening.interval), port.frozen.eq(unit.frozen),
             unit.entries.eq(command.entry.logged), unit.commit.eq(port.commit),
-            unit.open_en.eq(port.open_en), unit.open_slot.eq(command.request.slot),
-            unit.open_config.eq(opening.config), unit.open_noise.eq(opening.noise),
+            port.snapshot.eq(opening.snapshot),
+            unit.open_en.eq(port.open_en | port.restore), unit.open_slot.eq(command.request.slot),
+            # a state that is restored stays where it is
+            unit.open_config.eq(Mux(port.restoring, unit.config.as_value(), opening.config.as_value())),
+            snapshot.slot.eq(command.request.slot), snapshot.given.eq(opening.config), snapshot.held.eq(unit.config),
+            snapshot.current.eq(unit.status), snapshot.save.eq(port.save), snapshot.restore.eq(port.restore),
             unit.token.valid.eq(port.token), unit.token.payload.eq(command.request.slot),
             port.token_ready.eq(unit.token.ready), port.idle.eq(unit.idle),
             unit.accept.eq(port.accept), unit.drop.eq(port.drop),
             unit.status_slot.eq(command.request.slot),
             self.responder.outputs.valid.eq(unit.o.valid), self.responder.outputs.payload.eq(unit.o.payload.data),
             unit.o.ready.eq(self.responder.outputs.ready),
-            *(self.responder.state.word_select(place, 64).eq(status[name])
-              for place, name in enumerate(STATE_FIELDS)),
         ]
-        with m.If(port.capture):
-            m.d.sync += status.eq(unit.status)
-        with m.If(port.opening & opening.bad | port.recurring & unit.bad):
+        with m.If(port.restoring):
+            m.d.comb += unit.open_status.eq(snapshot.registers)
+        m.d.comb += unit.open_status.noise.eq(opening.noise)
+        with m.If((port.opening | port.restoring) & opening.bad | port.restoring & snapshot.bad
+                  | port.recurring & unit.bad):
             m.d.comb += command.faulty.eq(Status.BAD_VALUE)
+        with m.Elif(port.restoring & snapshot.differs):
+            m.d.comb += command.faulty.eq(Status.WRONG_KIND)
         verdict = self.deframer.verdict
         with m.If(port.recurring & ~unit.complete & (verdict.payload == Status.OK)):
             m.d.comb += command.settled.eq(0)

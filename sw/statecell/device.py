@@ -16,17 +16,24 @@ from statecell.link.address import TRANSPORTS
 from statecell.link.errors import LinkError, SpecificationMismatch
 from statecell.link.framing import FrameError, Request, Response, decode, describe, info_of
 from statecell.link.transport import Transport
+from statecell.snapshot import (
+    StateSnapshot,
+    StateStatus,
+    decode_status,
+    encode_mode,
+    encode_status,
+    same_mode,
+    state_pages,
+    state_rows,
+)
 from statecell.spec import commands, frame
 from statecell.spec.commands import (
     COUNTER_FIELDS,
-    STATE_FIELDS,
-    STATE_MODE_BITS,
     Counters,
     Flag,
     Info,
     Opcode,
     StateMode,
-    StateRegisters,
     Status,
 )
 from statecell.spec.geometry import of_info
@@ -70,12 +77,21 @@ class UnsupportedFormatError(DeviceError):
     """A storage format that this device was built without."""
 
 
+class StateModeError(DeviceError):
+    """A snapshot of another mode than that of the state that is to take it."""
+
+
+class StateLoggedError(DeviceError):
+    """A recurrent state whose log holds tokens, which a snapshot does not take."""
+
+
 class StateValueError(DeviceError):
     """A number of a recurrent token, or of a state's mode, outside its range."""
 
 
 _ERRORS: dict[Status, type[DeviceError]] = {
     Status.BAD_SLOT: SlotError,
+    Status.LOGGED: StateLoggedError,
     Status.SLOT_CLOSED: SlotError,
     Status.SLOT_OPEN: SlotError,
     Status.FULL: ArrayFullError,
@@ -194,8 +210,17 @@ class Device:
         self.require([Request(opcode=Opcode.OPEN, slot=slot)])
 
     def open_state(self, slot: int, mode: StateMode) -> None:
-        """Open a slot for an empty recurrent state. Raises SlotError, UnsupportedFormatError, StateValueError."""
+        """Open a slot for an empty recurrent state, and map the pages that it lies in.
+
+        Raises SlotError, UnsupportedFormatError, StateValueError, and ArrayFullError where the slot's page list is too
+        short for it; the slot is then closed.
+        """
         self.require([open_state_request(slot, mode)])
+        try:
+            self.map_pages(slot, state_pages(mode, self.geometry.page_rows))
+        except ArrayFullError:
+            self.free_slot(slot)
+            raise
 
     def recur(self, slot: int, token: StateToken) -> NDArray[np.int32]:
         """One token of a recurrent state; returns o int32 [channels]. Raises SlotError, StateValueError, ProtocolError.
@@ -209,11 +234,39 @@ class Device:
         """Add the logged tokens of a recurrent state to its rows. Raises SlotError."""
         self.require([Request(opcode=Opcode.COMMIT, slot=slot)])
 
-    def state(self, slot: int) -> StateRegisters:
-        """Registers of a recurrent state. Raises SlotError."""
-        payload = self.require([Request(opcode=Opcode.STATE, slot=slot)])[0].payload
-        values = np.frombuffer(payload, "<u8")
-        return StateRegisters(**{name: int(values[i]) for i, name in enumerate(STATE_FIELDS)})
+    def state(self, slot: int) -> StateStatus:
+        """All of a recurrent state but its rows. Raises SlotError, and StateLoggedError while its log holds tokens."""
+        return decode_status(self.require([Request(opcode=Opcode.STATE, slot=slot)])[0].payload)
+
+    def snapshot(self, slot: int) -> StateSnapshot:
+        """The whole of a recurrent state, bit for bit. Raises SlotError and StateLoggedError."""
+        status = self.state(slot)
+        keys, values = self.read_rows(slot, 0, state_rows(status.mode))
+        return StateSnapshot(status=status, keys=keys, values=values)
+
+    def restore(self, slot: int, snapshot: StateSnapshot, *, through: int) -> None:
+        """Give a recurrent state the contents of a snapshot of its own or of another slot of the same mode.
+
+        ``through``: a closed slot, through which the rows go to the state's pages; it is closed again afterwards.
+        Raises StateModeError for a snapshot of another mode, SlotError, StateValueError and ValueError; the state is
+        then what it was.
+        """
+        own = self.state(slot).mode
+        if not same_mode(own, snapshot.status.mode):
+            raise StateModeError(
+                f"the snapshot is of another mode ({snapshot.status.mode}) than the state in slot {slot} ({own}); open "
+                "a slot with the snapshot's mode", Status.WRONG_KIND)
+        size = state_rows(own) * self.geometry.row_bytes
+        if (len(snapshot.keys), len(snapshot.values)) != (size, size):
+            raise ValueError(f"the snapshot holds {len(snapshot.keys)} and {len(snapshot.values)} bytes of rows; this "
+                             f"device's state in slot {slot} has {size} in each bank")
+        self.open_slot(through)
+        try:
+            self.map_pages(through, state_pages(own, self.geometry.page_rows))
+            self.require([restore_request(slot, snapshot.status)])
+            self.write_rows(through, snapshot.keys, snapshot.values)
+        finally:
+            self.free_slot(through)
 
     def free_slot(self, slot: int) -> None:
         """Close a slot. Raises SlotError."""
@@ -313,14 +366,12 @@ def map_request(slot: int, pages: Sequence[int]) -> Request:
 
 def open_state_request(slot: int, mode: StateMode) -> Request:
     """OPEN of a recurrent state. Raises ValueError for a field that its place in the payload cannot hold."""
-    payload, place = 0, 0
-    for name, bits in STATE_MODE_BITS.items():
-        value = int(getattr(mode, name))
-        if not 0 <= value < 1 << bits:
-            raise ValueError(f"{name} is {value}; it must be 0 to {(1 << bits) - 1}")
-        payload |= value << place
-        place += bits
-    return Request(opcode=Opcode.OPEN, slot=slot, flags=Flag.RECURRENT, payload=payload.to_bytes(frame.BLOCK, "little"))
+    return Request(opcode=Opcode.OPEN, slot=slot, flags=Flag.RECURRENT, payload=encode_mode(mode))
+
+
+def restore_request(slot: int, status: StateStatus) -> Request:
+    """RESTORE of a state's registers and factors. Raises ValueError for numbers that their places cannot hold."""
+    return Request(opcode=Opcode.RESTORE, slot=slot, payload=encode_status(status))
 
 
 @dataclass(frozen=True, kw_only=True)

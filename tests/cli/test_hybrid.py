@@ -57,15 +57,32 @@ def test_generate(run: Run, folder: Path) -> None:
     arguments = ("generate", "All work", "--model", str(folder), "-n", "6")
     code, out, error = run(*arguments, "--json")
     report = json.loads(out)
-    assert code == 0 and report["device"] == "model:smollm2" and report["tokens"] == 6
+    assert code == 0 and report["device"] == "model:hybrid" and report["tokens"] == 6
     assert "falling back" not in error and report["saturated_elements"] is not None
     plain = json.loads(run(*arguments, "--json", "--cache", "fp16")[1])
     assert plain["device"] == "host" and plain["agreement"] == 1
     assert json.loads(run(*arguments, "--json", "--state", "int8")[1])["agreement"] is not None
-    code, out, error = run(*arguments, "--device", "sim:")
-    assert (code, out) == (2, "") and "recurrent states, which sim: cannot keep" in error and error.count("\n") == 1
+    code, out, error = run(*arguments, "--device", "sim:smollm2")
+    assert (code, out) == (2, "") and "states, which sim:smollm2 cannot keep" in error and error.count("\n") == 1
     code, out, error = run(*arguments, "--state", "int3")
     assert (code, out) == (2, "") and "'int3' is not known" in error and error.count("\n") == 1
+
+
+def test_generate_on_a_device(run: Run) -> None:
+    """The shipped model with all of its states and its KV cache in the Verilated device writes what the model does."""
+    arguments = ("generate", "Anne was ", "--model", "hybrid-tiny", "--state", "int4", "-n", "6", "--json")
+    device, model = (json.loads(run(*arguments, "--device", url)[1]) for url in ("sim:", "model:"))
+    assert (device["device"], model["device"]) == ("sim:hybrid", "model:hybrid")
+    for name in ("ids", "text", "agreement", "mean_logit_difference", "array_bytes_per_token"):
+        assert device[name] == model[name], name
+    code, out, error = run(*arguments[:4], "--device", "sim:")
+    assert (code, out) == (2, "") and "'default' writes a state back every 8 tokens" in error
+    assert error.count("\n") == 1
+    code, out, error = run("eval", "equality", "--model", "hybrid-tiny", "--state", "int8", "--prompt-tokens", "5",
+                           "-n", "4", "--json")
+    facts = json.loads(out)
+    assert code == 0 and "falling back" not in error
+    assert (facts["vectors"], facts["readouts"], facts["different"]) == (4 * 8, 6 * 8, 0)
 
 
 def test_eval(run: Run, folder: Path) -> None:

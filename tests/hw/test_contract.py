@@ -26,7 +26,7 @@ from statecell.link.window import strip
 from statecell.model.normalise import normalise, pack_block
 from statecell.model.rows import pack
 from statecell.spec import formats, frame
-from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode, Status
+from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode, StateFlag, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SerialLink
 from statecell_hw.attention.normalise import Normalise
@@ -37,7 +37,7 @@ from statecell_hw.control.drain import Drain
 from statecell_hw.control.ingest import Ingest
 from statecell_hw.control.passes import DEPTH, INTERVAL, PassQueue
 from statecell_hw.control.rawrows import RowReader
-from statecell_hw.control.responder import STATE_BITS, Answer, Responder
+from statecell_hw.control.responder import Answer, Responder
 from statecell_hw.control.vectors import Vectors
 from statecell_hw.layouts import Kind, QueryLoad
 from statecell_hw.link.answers import Answers
@@ -47,6 +47,7 @@ from statecell_hw.link.framer import Framer
 from statecell_hw.link.intake import Intake
 from statecell_hw.recurrent.outputs import Outputs
 from statecell_hw.recurrent.prepare import Prepare
+from statecell_hw.recurrent.snapshot import Snapshot
 from statecell_hw.recurrent.tokens import TokenBuffer
 from statecell_hw.serial import SerialCell
 from statecell_hw.small.cell import SmallCell
@@ -67,7 +68,7 @@ G = Geometry(
 NARROW = replace(G, link_bytes=2)  # the bytes of few words are many
 SMALL = replace(NARROW, small=True)
 STATES = replace(G, rows=32, states=1)
-STATE_WORD = sum(i << 8 * i for i in range(STATE_BITS // 8))  # what STATE answers with in the responder's check
+NOISE, FACTORS = 0x12345678, 0x876543_C0FFEE_999999_ABCDEF  # of the state that is saved
 NORMALISER_LATENCY = 13
 COMMAND_CYCLES = 9  # look-up, checks, the harness's verdict after three cycles, completion
 LOOK_UP = 4  # cycles in which the cursor finds a row
@@ -408,12 +409,11 @@ def test_ingest() -> None:
     due = []
     for number, word in enumerate(words):
         vector, index = divmod(number, G.vector_words)
-        # The cursor leaves a row with the first word of its value vector.
-        row, value = divmod(vector, 2) if index == 0 else ((vector + 1) // 2, vector % 2)
+        row, value = divmod(vector, 2)
         job = {"kind": Kind.VALUE if value else Kind.KEY, "row": row}
         due.append({"data": word, "first": int(index == 0), "job": job})
-    # W - 1 words of the value vector pass during the look-up.
-    cycles = len(words) - 1 + (tokens - 1) * max(0, LOOK_UP - (G.vector_words - 1))
+    # The look-up begins with the first of a token's 2 W words; its start and its end take a register each.
+    cycles = len(words) - 1 + (tokens - 1) * max(0, LOOK_UP + 3 - 2 * G.vector_words)
     check(lambda: Placed(jobs=True), lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 
@@ -529,7 +529,7 @@ class Responses(Harness):
 
     def __init__(self, g: Geometry = G) -> None:
         if g.states:
-            self.INPUTS = (*self.INPUTS, "outputs")
+            self.INPUTS = (*self.INPUTS, "outputs", "state")
         block: Any = Responder(g, info=Info(**dict.fromkeys(INFO_FIELDS, 5)))
         shapes = {name: getattr(block, name).payload.shape() for name in self.INPUTS}
         super().__init__(block, data.StructLayout({"to": range(len(shapes)), **shapes}), block.o.payload.shape())
@@ -543,8 +543,6 @@ class Responses(Harness):
             self.o.payload.eq(block.o.payload),
             block.o.ready.eq(self.o.ready),
         ]
-        if block.g.states:
-            m.d.comb += block.state.eq(STATE_WORD)
         merge(m, self.i, {name: getattr(block, name) for name in self.INPUTS})
         return m
 
@@ -621,6 +619,40 @@ def test_recurrent_outputs() -> None:
     check(Outgoing, lambda _: due, values, interval=1, seed=SEED)
 
 
+class Saved(Harness):
+    """STATE's words: a word of `i` asks for the state of a slot with a decay per lane, if it says so."""
+
+    def __init__(self) -> None:
+        block: Any = Snapshot(STATES, slots=1)
+        super().__init__(block, 1, block.o.payload.shape())
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        m = Module()
+        m.submodules.block = block = self.block
+        lanes = Signal()
+        m.d.comb += [
+            self.i.ready.eq(~block.busy), block.save.eq(self.i.valid & self.i.ready),
+            block.held.lane_decay.eq(lanes), block.current.noise.eq(NOISE), block.factors.factors.eq(FACTORS),
+            self.o.valid.eq(block.o.valid), self.o.payload.eq(block.o.payload), block.o.ready.eq(self.o.ready),
+        ]
+        with m.If(block.save):
+            m.d.sync += lanes.eq(self.i.payload)
+        return m
+
+
+def test_saved_states() -> None:
+    rng = random.Random(SEED)
+    asked = [rng.randrange(2) for _ in range(9)]
+    due: list[int] = []
+    begins = 0
+    for lanes in asked:
+        begins = 3 * len(due)
+        factors = [sum((FACTORS >> 24 * i & 0xFFFFFF) << 32 * i for i in range(4))] * (2 * STATES.vector_words)
+        flags = int(StateFlag.LANE_DECAY) * lanes
+        due += [flags | NOISE << 96, 0, 0, *(factors if lanes else [FACTORS & 0xFFFFFF])]
+    check(Saved, lambda _: due, asked, interval=Fraction(begins + len(asked) - 1, len(asked) - 1), seed=SEED)
+
+
 class Commands(Harness):
     """The command processor between a deframer that gives each header a verdict, and slots with room; fields of the
     header that matter to few commands say how its payload turned out."""
@@ -687,11 +719,12 @@ def test_responder(g: Geometry) -> None:
     words: list[Any] = []
     due: list[Any] = []
     kinds = [answer for answer in Answer if g.states or answer not in (Answer.OUTPUTS, Answer.STATE)]
+    of_blocks = {Answer.ROWS: (2, "rows"), Answer.OUTPUTS: (3, "outputs"), Answer.STATE: (4, "state")}
     answers = [*rng.sample(kinds * 3, 3 * len(kinds)), Answer.ROWS]
     for answer in answers:
         count = rng.randint(1, G.lanes)
         blocks = rng.randrange(100)
-        if answer in (Answer.ROWS, Answer.OUTPUTS):
+        if answer in of_blocks:
             blocks = count * 2 * g.row_bytes // frame.BLOCK
         fields = {"opcode": rng.randrange(256), "sequence": rng.randrange(1 << 16), "blocks": blocks}
         words.append({"to": 0, "i": {"header": fields, "answer": answer, "lanes": count}})
@@ -701,11 +734,9 @@ def test_responder(g: Geometry) -> None:
         elif answer is Answer.COUNTERS:
             indices = range(len(COUNTER_FIELDS) * COUNTER_BITS // 8 // G.link_bytes)
             body += b"".join(i.to_bytes(G.link_bytes, "little") for i in indices)
-        elif answer is Answer.STATE:
-            body += STATE_WORD.to_bytes(STATE_BITS // 8, "little")
-        elif answer in (Answer.ROWS, Answer.OUTPUTS):
+        elif answer in of_blocks:
             rows = [rng.getrandbits(128) for _ in range(blocks)]
-            to, name = (2, "rows") if answer is Answer.ROWS else (3, "outputs")
+            to, name = of_blocks[answer]
             words += [{"to": to, name: row} for row in rows]
             body += b"".join(row.to_bytes(G.link_bytes, "little") for row in rows)
         elif answer is Answer.VECTORS:
@@ -718,10 +749,9 @@ def test_responder(g: Geometry) -> None:
     # A word out in each cycle but in the two in which a command comes in behind the last row or output of another, in
     # the second of them behind a vector, as the block of exponents leaves in the first, in one behind a header without
     # more, and in one before each word of a table.
-    rests = answers.count(Answer.NOTHING) + 2 * (answers.count(Answer.ROWS) + answers.count(Answer.OUTPUTS))
+    rests = answers.count(Answer.NOTHING) + 2 * sum(answers.count(answer) for answer in of_blocks)
     rests += answers.count(Answer.VECTORS)
-    for answer, size in ((Answer.INFO, 4 * len(INFO_FIELDS)), (Answer.COUNTERS, 8 * len(COUNTER_FIELDS)),
-                         (Answer.STATE, STATE_BITS // 8)):
+    for answer, size in ((Answer.INFO, 4 * len(INFO_FIELDS)), (Answer.COUNTERS, 8 * len(COUNTER_FIELDS))):
         rests += answers.count(answer) * size // G.link_bytes
     interval = Fraction(len(due) + rests - 1, len(words) - 1)
     check(lambda: Responses(g), lambda _: due, words, interval=interval, seed=SEED)
@@ -906,6 +936,7 @@ PROOFS: dict[str, dict[str, Any]] = {
         "factory": lambda: Prepare(STATES, slots=1), "keep": [], "depth": 28, "reach": 1, "always": True,
     },
     "recurrent outputs": {"factory": Outgoing, "depth": 12, "always": True},
+    "saved states": {"factory": Saved, "depth": 8, "always": True},
     "device with states": {"factory": lambda: StateCell(STATES), "keep": ["framer"], "depth": 6, "always": True},
     "device": {"factory": lambda: StateCell(G), "keep": ["framer"], "depth": 6, "always": True},
     "small device": {"factory": lambda: SmallCell(SMALL), "keep": [], "depth": 6, "always": True},

@@ -13,12 +13,14 @@ import torch
 from statecell.device import (
     Device,
     DeviceError,
+    StateModeError,
     StateToken,
     append_request,
     attend_request,
     map_request,
     outputs,
     recur_request,
+    restore_request,
 )
 from statecell.link.framing import Request
 from statecell.model.recurrent import integer
@@ -26,6 +28,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule, Scales, Storage
 from statecell.model.recurrent.state import State, new_state
 from statecell.model.rows import pack
+from statecell.snapshot import StateSnapshot, encode_status
 from statecell.spec.commands import Opcode, StateFlag, StateMode, Status
 from statecell.spec.geometry import config
 from statecell_sim.golden import GoldenDevice
@@ -139,10 +142,15 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
         for number, (answer, o) in enumerate(zip(answers, expected, strict=True)):
             what = f"token {start + number // state.heads}, {modes[number % state.heads]}"
             assert outputs(answer).tolist() == o, what
+    if state.log is not None:
+        device.require([Request(opcode=Opcode.COMMIT, slot=head) for head in range(state.heads)])
+        integer.commit(state, torch.ones(state.heads, dtype=torch.bool))
     for head in range(state.heads):
-        registers = device.state(head)
-        assert (registers.noise, registers.skipped, registers.rescaled, registers.energy) == tuple(
-            int(x[head]) for x in (state.noise, state.skipped, state.rescaled, state.energy()))
+        status, registers = device.state(head), device.state(head).registers
+        assert status.mode == state_mode(state, head, first[head])
+        assert status.factors.tolist() == state.factor[head].tolist()
+        assert (registers.skipped, registers.rescaled, registers.energy) == tuple(
+            int(x[head]) for x in (state.skipped, state.rescaled, state.energy()))
         rows = state.channels // (3 - modes[head].planes)
         keys, values = device.read_rows(head, 0, rows)
         raw = pack(state.rows(head), G)
@@ -150,6 +158,128 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
         even, odd = b"".join(pairs[::2]), b"".join(pairs[1::2])
         assert (keys, values) == ((odd, even) if modes[head].planes == 2 else (even, odd)), modes[head]
     assert int(state.skipped.min()) > 0
+
+
+@pytest.mark.parametrize(("rule", "lane_decay"), RULES)
+def test_snapshots_of_every_mode_come_back_bit_for_bit(device: Device, rule: Rule, lane_decay: bool) -> None:
+    """Tokens after a snapshot, back to it, the same tokens again; then the snapshot in a slot of its own."""
+    device.reset()
+    generator = torch.Generator().manual_seed(8)
+    modes = every_mode(not lane_decay)[::2][:8]
+    state = random_heads(modes, rule, lane_decay, generator)
+    sizes = pages_of(state)
+    first = [sum(sizes[:head]) for head in range(state.heads)]
+    for head in range(state.heads):
+        device.open_state(head, state_mode(state, head, first[head]))
+
+    def tokens(count: int, seed: int) -> list[Request]:
+        mine = torch.Generator().manual_seed(seed)
+        return [recur_request(head, state_token(state, token, scales, head))
+                for token, scales in [(random_token(state, mine), random_scales(state, mine)) for _ in range(count)]
+                for head in range(state.heads)]
+
+    def same(a: StateSnapshot, b: StateSnapshot) -> bool:
+        return encode_status(a.status) == encode_status(b.status) and (a.keys, a.values) == (b.keys, b.values)
+
+    free = G.slots - 1
+    empty = [device.snapshot(head) for head in range(state.heads)]
+    device.require(tokens(6, 1))
+    before = [device.snapshot(head) for head in range(state.heads)]
+    answers = device.require(tokens(4, 2))
+    after = [device.snapshot(head) for head in range(state.heads)]
+    assert not any(same(a, b) for a, b in zip(before, after, strict=True))
+    for head in range(state.heads):
+        device.restore(head, before[head], through=free)
+        assert same(device.snapshot(head), before[head]), modes[head]
+    again = device.require(tokens(4, 2))
+    assert [a.payload for a in answers] == [a.payload for a in again]
+    for head in range(state.heads):
+        assert same(device.snapshot(head), after[head]), modes[head]
+        device.restore(head, empty[head], through=free)
+    begun = device.require(tokens(6, 1))
+    device.reset()
+    for head in range(state.heads):
+        device.open_state(head, state_mode(state, head, first[head]))
+    assert [a.payload for a in begun] == [a.payload for a in device.require(tokens(6, 1))]
+    other, page = G.states - 1, sum(sizes)
+    for head in range(state.heads):  # on another slot and other pages
+        assert same(device.snapshot(head), before[head])
+        device.open_state(other, replace(state_mode(state, head, page), seed=1))
+        device.restore(other, before[head], through=free)
+        moved = device.snapshot(other)
+        device.free_slot(other)
+        assert moved.status.mode == replace(before[head].status.mode, first_page=page)
+        assert (moved.keys, moved.values, moved.status.factors.tolist(), moved.status.registers) == (
+            before[head].keys, before[head].values, before[head].status.factors.tolist(), before[head].status.registers)
+
+
+def test_states_are_sent_and_set_between_commands_back_to_back(device: Device) -> None:
+    """STATE and RESTORE among tokens, in one exchange: each sees what came before it and nothing of what follows."""
+    device.reset()
+    generator = torch.Generator().manual_seed(10)
+    state = random_heads([Mode(rotate=False)] * 2, Rule(), True, generator)
+    for head in (0, 1):
+        device.open_state(head, state_mode(state, head, 6 * head))
+    ask = [Request(opcode=Opcode.STATE, slot=head) for head in (0, 1)]
+    given = [random_token(state, generator, frozen=0.0) for _ in range(3)]
+    tokens = [[recur_request(head, state_token(state, one, state.scales, head)) for head in (0, 1)] for one in given]
+    one = [device.require([request])[0].payload for request in (*ask, *tokens[0], *ask)]
+    back = [Request(opcode=Opcode.RESTORE, slot=head, payload=payload) for head, payload in enumerate(one[4:])]
+    steps = [*tokens[1], *ask, *back, *ask, *tokens[2], *ask, ask[0], back[0], ask[1], back[1], *ask]
+    steps += [tokens[1][0], ask[0]]
+    together = [answer.payload for answer in device.require(steps)]
+    first = [device.snapshot(head) for head in (0, 1)]
+    device.reset()
+    for head in (0, 1):
+        device.open_state(head, state_mode(state, head, 6 * head))
+    assert [device.require([request])[0].payload for request in (*ask, *tokens[0], *ask)] == one
+    assert [device.require([request])[0].payload for request in steps] == together
+    assert together[6:8] == one[4:] != together[2:4]
+    assert [device.snapshot(head).keys for head in (0, 1)] == [x.keys for x in first]
+
+
+def test_snapshots_that_do_not_fit_change_nothing(device: Device) -> None:
+    device.reset()
+    generator = torch.Generator().manual_seed(9)
+    state = random_heads([Mode(), Mode(storage=Storage.INT8)], Rule(delta=True), False, generator)
+    device.open_state(0, state_mode(state, 0, 0))
+    device.open_state(1, state_mode(state, 1, 3))
+    device.open_slot(2)
+    token = random_token(state, generator, frozen=0.0)
+    for head in (0, 1):
+        device.recur(head, state_token(state, token, state.scales, head))
+    held, other = device.snapshot(0), device.snapshot(1)
+    status, registers = held.status, held.status.registers
+    with pytest.raises(StateModeError, match="of another mode"):
+        device.restore(0, other, through=3)
+    assert refused(lambda: device.require([restore_request(0, other.status)])) is Status.WRONG_KIND
+    bad = [
+        replace(status, factors=status.factors - (1 << 23)), replace(status, factors=status.factors + (1 << 24)),
+        replace(status, registers=replace(registers, stored=2)),
+        replace(status, registers=replace(registers, skipped=1 << 32)),
+        replace(status, registers=replace(registers, rescaled=1 << 32)),
+        replace(status, registers=replace(registers, energy=1 << 57)),
+        replace(status, mode=replace(status.mode, seed=0)), replace(status, mode=replace(status.mode, interval=0)),
+    ]
+    for one in bad:
+        assert refused(lambda one=one: device.require([restore_request(0, one)])) is Status.BAD_VALUE, one
+        assert refused(lambda one=one: device.restore(0, replace(held, status=one), through=3)) in (
+            Status.BAD_VALUE, Status.WRONG_KIND)
+    whole = restore_request(0, status).payload
+    for payload in (whole[:-16], whole + bytes(16), b""):
+        request = Request(opcode=Opcode.RESTORE, slot=0, payload=payload)
+        assert refused(lambda request=request: device.require([request])) is Status.BAD_LENGTH
+    assert refused(lambda: device.require([restore_request(2, status)])) is Status.WRONG_KIND
+    assert refused(lambda: device.require([restore_request(3, status)])) is Status.SLOT_CLOSED
+    assert refused(lambda: device.restore(0, held, through=2)) is Status.SLOT_OPEN
+    with pytest.raises(ValueError, match="bytes of rows"):
+        device.restore(0, replace(held, keys=held.keys[:-16]), through=3)
+    damaged = bytearray(restore_request(0, replace(status, registers=replace(registers, skipped=7))).encode(0, 8))
+    damaged[40] ^= 1
+    device.transport.exchange([bytes(damaged)], timeout=10.0)
+    now = device.snapshot(0)
+    assert (now.keys, now.values, encode_status(now.status)) == (held.keys, held.values, encode_status(status))
+    device.open_slot(3)  # none was left open
 
 
 def test_attention_and_states_take_turns(device: Device) -> None:
@@ -252,9 +382,10 @@ def test_a_full_log_is_refused_until_it_is_committed(device: Device) -> None:
         if count == 2:
             bad = state_token(state, random_token(state, generator), state.scales, 0)
             assert refused(lambda bad=bad: device.recur(0, bad)) is Status.FULL
+        assert refused(lambda: device.state(0)) is Status.LOGGED
         device.commit(0)
         integer.commit(state, torch.tensor([True]))
-    assert device.state(0).noise == int(state.noise[0])
+    assert device.state(0).mode.seed == int(state.noise[0])
     device.open_slot(1)
     assert refused(lambda: device.commit(1)) is Status.WRONG_KIND
     assert refused(lambda: device.commit(2)) is Status.SLOT_CLOSED

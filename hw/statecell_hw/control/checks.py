@@ -35,14 +35,14 @@ class Checks(wiring.Component):
     the entry.
 
     The first that applies, in this order: BAD_OPCODE, BAD_SLOT, SLOT_CLOSED or SLOT_OPEN, WRONG_KIND, BAD_FLAGS (also
-    for a shift above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE or FULL, OK.
+    for a shift above SHIFT_LIMIT), BAD_COUNT, BAD_LENGTH, BAD_RANGE, FULL or LOGGED, OK.
 
     Members
     -------
     header: the request's header.
     entry: entry of its slot.
     status: outcome so far.
-    added: rows that an APPEND or WRITE_ROWS adds, if `status` is OK.
+    added: rows that an APPEND or WRITE_ROWS adds, if `status` is OK; a cycle after the header.
     """
 
     header: data.View
@@ -125,7 +125,9 @@ class Checks(wiring.Component):
         ]
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
-        m.d.comb += self.added.eq(Mux(wide, count << 1, count))
+        # sums of the header are there with the entry
+        reach = Signal(len(header.first) + 1, name="header_reach")
+        m.d.sync += [self.added.eq(Mux(wide, count << 1, count)), reach.eq(header.first + count)]
         outside, full = Signal(), Signal()
         with m.Switch(opcode):
             with m.Case(Opcode.MAP):
@@ -133,7 +135,7 @@ class Checks(wiring.Component):
             with m.Case(Opcode.TRUNCATE):
                 m.d.comb += outside.eq(header.count > entry.rows)
             with m.Case(Opcode.READ_ROWS):
-                m.d.comb += outside.eq(header.first + count > entry.rows)
+                m.d.comb += outside.eq(reach > entry.rows)
             with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += full.eq(entry.rows + self.added > room)
             if g.states:
@@ -146,13 +148,18 @@ class Checks(wiring.Component):
             closed.eq(named & (opcode != Opcode.OPEN) & ~entry.open),
             outside_1.eq(outside), full_1.eq(full),
         ]
+        pending = Signal(name="entry_pending")
+        if g.states:
+            m.d.sync += pending.eq((opcode == Opcode.STATE) & (entry.logged != 0))
         wrong_length: Value = length_1
         kind = Signal(name="entry_kind")
         if g.states:
-            # what a token's payload has depends on the slot's mode
+            # what a token's payload and a snapshot have depends on the slot's mode
             blocks, recurs = Signal(name="entry_blocks"), Signal(name="header_recurs")
+            whole = opcode == Opcode.RESTORE
             m.d.sync += [
-                blocks.eq(entry.blocks != header.blocks), recurs.eq(opcode == Opcode.RECUR),
+                blocks.eq(Mux(whole, entry.snapshot, entry.blocks) != header.blocks),
+                recurs.eq(whole | (opcode == Opcode.RECUR)),
                 kind.eq(Mux(entry.recurrent, _among(opcode, TOKEN_COMMANDS), _among(opcode, RECURRENT) & named)),
             ]
             wrong_length = Mux(recurs, blocks, length_1)
@@ -177,6 +184,9 @@ class Checks(wiring.Component):
             m.d.comb += self.status.eq(Status.BAD_RANGE)
         with m.Elif(full_1):
             m.d.comb += self.status.eq(Status.FULL)
+        if g.states:
+            with m.Elif(pending):
+                m.d.comb += self.status.eq(Status.LOGGED)
         with m.Else():
             m.d.comb += self.status.eq(Status.OK)
         return m

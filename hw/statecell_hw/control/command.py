@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from statecell.spec import formats, frame
-from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Opcode, Status
+from statecell.spec.commands import CLEAR_COUNTERS, COUNTER_FIELDS, INFO_FIELDS, Opcode, Status
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SESSION_BITS
 from statecell_hw.control.checks import Checks, row_blocks, times
@@ -30,16 +30,17 @@ BARRIER = (
 RECURRENT_PORT = wiring.Signature({
     "opening": Out(1), "open_en": Out(1), "rows": In(16), "blocks": In(BLOCK_BITS), "outputs": In(BLOCK_BITS),
     "interval": In(range(ENTRIES)), "commit": Out(1), "frozen": In(1),
+    "snapshot": In(BLOCK_BITS), "restoring": Out(1), "save": Out(1), "restore": Out(1),
     "recurring": Out(1), "token": Out(1), "token_ready": In(1), "accept": Out(1), "drop": Out(1),
-    "quiet": In(1), "idle": In(1), "capture": Out(1),
+    "quiet": In(1), "idle": In(1),
 })
 """What the command processor and the recurrent unit have to do with each other.
 
-`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs` and
-`interval`; `open_en`: the slot is opened with it.
+`opening`: OPEN's mode block flows, which gives `rows`, `blocks`, `outputs`, `interval` and `snapshot`; `open_en`: the
+slot is opened with it. `restoring`: RESTORE's payload flows; `save`, `restore`: the slot's state is to be sent, or set.
 `recurring`: a token's payload flows, which `token` began when it was `token_ready`; `accept` or `drop` ends it. Tokens
 begin while no other command has anything under way in the tile, `quiet`, all others while the unit is `idle`.
-`capture`: STATE reads the registers. `commit`: what begins is no token but a COMMIT; `frozen`: the token is not logged.
+`commit`: what begins is no token but a COMMIT; `frozen`: the token is not logged.
 """
 
 
@@ -66,7 +67,7 @@ class Command(wiring.Component):
     read_slot, read_entry, write_en, write_entry, clear_slots, slots_ready: slot table.
     attend_valid, attend_good, attend_ready, attend_sent: an ATTEND ended that had sent `attend_sent` queries.
     completion: responses.
-    reading, read_busy: READ_ROWS begins; it goes on.
+    reading, read_busy: READ_ROWS begins; it, STATE or RESTORE goes on.
     capture, clear_counters: counters.
     connect: a CONNECT is carried out that names `session`, the one that runs.
     recurrent: RECURRENT_PORT, used with states only.
@@ -166,6 +167,7 @@ class Command(wiring.Component):
         checked, ended, final = Signal(STATUS_BITS), Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
         running, waits = Signal(), Signal()
+        sizes = self._sizes(m)
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
             ended.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
@@ -177,7 +179,8 @@ class Command(wiring.Component):
             Opcode.WRITE_ROWS: self.writing,
         }
         if g.states:
-            units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring}
+            units |= {Opcode.OPEN: self.recurrent.opening, Opcode.RECUR: self.recurrent.recurring,
+                      Opcode.RESTORE: self.recurrent.restoring}
             # an empty log is left as it is
             m.d.comb += self.recurrent.commit.eq((opcode == Opcode.COMMIT) & (self.entry.logged != 0))
         named = {code: Signal(name=f"is_{code.name.lower()}") for code in units}
@@ -216,13 +219,14 @@ class Command(wiring.Component):
                     m.next = "END"
             with m.State("END"):
                 m.d.comb += [self.completion.valid.eq(1), commit.eq(self.completion.ready)]
-                self._completion(m, final, good & running)
+                self._completion(m, final, good & running, *sizes)
                 self._commit(m, commit & good & running, checks)
                 if g.states:
                     self._commit_state(m, commit & running, good)
                 with m.If(commit):
                     m.d.sync += [running.eq(0), *(unit.eq(0) for unit in units.values())]
-                    with m.If(running & self.reads & good):
+                    lasts = self.reads | (self.recurrent.save | self.recurrent.restore if g.states else 0)
+                    with m.If(running & lasts & good):
                         m.next = "READ"
                     with m.Else():
                         m.d.comb += self.verdict.ready.eq(1)
@@ -244,11 +248,21 @@ class Command(wiring.Component):
         m.d.comb += unit.token.eq(recurs & unit.quiet)
         return Mux(recurs, unit.token & unit.token_ready, may & ((status != Status.OK) | unit.idle))
 
-    def _completion(self, m: Module, final: Signal, done: Any) -> None:
-        """The response: its payload only if all went well."""
+    def _sizes(self, m: Module) -> tuple[Signal, Signal]:
+        """Blocks of ATTEND's and of READ_ROWS' answers: counted in registers, long before they are needed."""
+        g, count = self.g, self.request.count
+        vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
+        vectors, rows = (Signal(REQUEST["blocks"].width, name=f"{name}_blocks") for name in ("attend", "read"))
+        m.d.sync += [
+            vectors.eq(times(count[: len(self.attend_sent)], vector_blocks) + 1),
+            rows.eq(times(count[: len(self.entry.rows)], row_blocks(g))),
+        ]
+        return vectors, rows
+
+    def _completion(self, m: Module, final: Signal, done: Any, vectors: Signal, rows: Signal) -> None:
+        """The response: its payload only if all went well. Of `vectors` and `rows` blocks, where it has these."""
         g, opcode, count = self.g, self.request.opcode, self.request.count
         header, answer = self.completion.payload.header, self.completion.payload.answer
-        vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
         m.d.comb += [
             header.opcode.eq(opcode | frame.RESPONSE),
             header.sequence.eq(self.request.sequence),
@@ -264,16 +278,14 @@ class Command(wiring.Component):
                 blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
                 m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
             with m.Case(Opcode.ATTEND):
-                vectors = times(count[: len(self.attend_sent)], vector_blocks)
-                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors + 1)]
+                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors)]
             with m.Case(Opcode.READ_ROWS):
-                rows = times(count[: len(self.entry.rows)], row_blocks(g))
                 m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(rows)]
             if g.states:
                 with m.Case(Opcode.RECUR):
                     m.d.comb += [answer.eq(Answer.OUTPUTS), header.blocks.eq(self.entry.outputs)]
                 with m.Case(Opcode.STATE):
-                    m.d.comb += [answer.eq(Answer.STATE), header.blocks.eq(len(STATE_FIELDS) * 8 // frame.BLOCK)]
+                    m.d.comb += [answer.eq(Answer.STATE), header.blocks.eq(self.entry.snapshot)]
             with m.Case(Opcode.MAP):
                 m.d.comb += header.value.eq(self.write_entry.pages)
             with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
@@ -313,7 +325,8 @@ class Command(wiring.Component):
         m.d.comb += [
             unit.accept.eq(ends & good & (recurs | unit.commit)),
             unit.drop.eq(ends & ~good & (recurs | unit.commit)),
-            unit.capture.eq(ends & good & (self.request.opcode == Opcode.STATE)),
+            unit.save.eq(ends & good & (self.request.opcode == Opcode.STATE)),
+            unit.restore.eq(ends & good & (self.request.opcode == Opcode.RESTORE)),
             unit.open_en.eq(ends & good & opens),
         ]
         with m.If(opens):
@@ -321,11 +334,12 @@ class Command(wiring.Component):
                 self.write_entry.recurrent.eq(1),
                 self.write_entry.rows.eq(Mux(unit.rows > g.slot_rows, g.slot_rows, unit.rows)),
                 self.write_entry.blocks.eq(unit.blocks), self.write_entry.outputs.eq(unit.outputs),
-                self.write_entry.interval.eq(unit.interval),
+                self.write_entry.interval.eq(unit.interval), self.write_entry.snapshot.eq(unit.snapshot),
             ]
-        with m.If(unit.accept):
+        with m.If(unit.accept | unit.restore):
+            emptied = unit.commit | unit.restore
             m.d.comb += [
-                self.write_entry.logged.eq(Mux(unit.commit, 0, self.entry.logged + (
+                self.write_entry.logged.eq(Mux(emptied, 0, self.entry.logged + (
                     (self.entry.interval > 1) & ~unit.frozen))),
                 self.write_en.eq(1),
             ]

@@ -12,7 +12,7 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import frame
-from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Info
+from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info
 from statecell.spec.fingerprint import fingerprint
 from statecell.spec.geometry import Geometry
 from statecell.spec.serial import SerialLink, bit_cycles
@@ -25,9 +25,6 @@ DEPTH = 8
 """Responses that may wait."""
 INFO_BITS = 32
 EXPONENT_BITS = 8
-
-
-STATE_BITS = 64 * len(STATE_FIELDS)
 
 
 class Answer(Enum, shape=3):
@@ -88,7 +85,7 @@ class Responder(wiring.Component):
     vectors: packed results, in order.
     rows: payload words of READ_ROWS.
     counter_index, counter_word: payload words of COUNTERS.
-    outputs, state: payload words of RECUR, and the registers that STATE answers with, with states only.
+    outputs, state: payload words of RECUR and of STATE, with states only.
     o: header and payload words; `last` ends the payload.
     idle: nothing is to be sent.
     """
@@ -99,7 +96,7 @@ class Responder(wiring.Component):
     counter_index: Signal
     counter_word: Signal
     outputs: stream.Interface
-    state: Signal
+    state: stream.Interface
     o: stream.Interface
     idle: Signal
 
@@ -107,16 +104,17 @@ class Responder(wiring.Component):
         self.g = g
         self.info = info
         words = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // g.link_bytes
+        words_in = stream.Signature(8 * g.link_bytes)
         super().__init__(
             {
                 "i": In(stream.Signature(completion_layout(g))),
                 "vectors": In(stream.Signature(packed_layout(g))),
-                "rows": In(stream.Signature(8 * g.link_bytes)),
+                "rows": In(words_in),
                 "counter_index": Out(range(words)),
                 "counter_word": In(8 * g.link_bytes),
                 "o": Out(stream.Signature(word_layout(g))),
                 "idle": Out(1),
-                **({"outputs": In(stream.Signature(8 * g.link_bytes)), "state": In(STATE_BITS)} if g.states else {}),
+                **({"outputs": In(words_in), "state": In(words_in)} if g.states else {}),
             }
         )
 
@@ -131,16 +129,17 @@ class Responder(wiring.Component):
             answer: Signal(name=f"is_{answer.name.lower()}") for answer in Answer if answer != Answer.NOTHING
         }
 
-        # A response is a header, and behind it a table (INFO, COUNTERS, STATE), blocks of rows or outputs, or vectors
+        # A response is a header, and behind it a table (INFO, COUNTERS), blocks of rows, outputs or a state, or vectors
         # and a block of their exponents. What is asked about a word is known a cycle before it: all ways out are short.
         block_words = frame.BLOCK // g.link_bytes
         table_words = {
             Answer.INFO: len(INFO_FIELDS) * INFO_BITS // bits,
             Answer.COUNTERS: len(COUNTER_FIELDS) * COUNTER_BITS // bits,
-            **({Answer.STATE: STATE_BITS // bits} if g.states else {}),
         }
         own, of_vectors = Signal(), Signal()  # where the word on `o` comes from, and a signal for each of `blocks`
-        blocks = {Answer.ROWS: self.rows, **({Answer.OUTPUTS: self.outputs} if g.states else {})}
+        blocks = {Answer.ROWS: self.rows}
+        if g.states:
+            blocks |= {Answer.OUTPUTS: self.outputs, Answer.STATE: self.state}
         of_blocks = {answer: Signal(name=f"of_{answer.name.lower()}") for answer in blocks}
         foreign = Cat(of_vectors, *of_blocks.values()).any()
         sources = [(of_vectors, self.vectors.valid, self.vectors.payload.data)]
@@ -183,9 +182,6 @@ class Responder(wiring.Component):
             single.eq(parts == 1),
             table.eq(Mux(kinds[Answer.COUNTERS], self.counter_word, self._info_word(m, index))),
         ]
-        if g.states:
-            with m.If(kinds[Answer.STATE]):
-                m.d.sync += table.eq(self.state.word_select(index, bits))
         exponents = self._exponents(m, clear=opening, lane=lane & of_vectors.replicate(g.lanes))
 
         def begin(words: int, at: int = 0) -> None:

@@ -17,13 +17,13 @@ from statecell_hw.recurrent.operands import ENTRIES
 def slot_layout(g: Geometry) -> data.StructLayout:
     """What the device knows of a slot: ``open``; ``rows`` held and ``pages`` mapped, 0 for a slot just opened.
 
-    With states also whether it is ``recurrent``, the blocks of its tokens' payloads and of their outputs, its tokens
-    from one write-back to the next, and how many of them are ``logged``.
+    With states also whether it is ``recurrent``, the blocks of its tokens' payloads, of their outputs and of a
+    snapshot, its tokens from one write-back to the next, and how many of them are ``logged``.
     """
     fields: dict[str, Any] = {"open": 1, "rows": range(g.slot_rows + 1), "pages": range(g.pages_per_slot + 1)}
     if g.states:
-        fields |= {"recurrent": 1, "blocks": BLOCK_BITS, "outputs": BLOCK_BITS, "interval": range(ENTRIES),
-                   "logged": range(ENTRIES)}
+        fields |= {"recurrent": 1, "blocks": BLOCK_BITS, "outputs": BLOCK_BITS, "snapshot": BLOCK_BITS,
+                   "interval": range(ENTRIES), "logged": range(ENTRIES)}
     return data.StructLayout(fields)
 
 

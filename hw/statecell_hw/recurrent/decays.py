@@ -24,6 +24,19 @@ WEIGHTS = data.StructLayout({
 """What a lane of q, of k and of the stored key is multiplied by."""
 
 
+class FactorAccess(wiring.Signature):
+    """Port for factors as they are, while no token is on its way: with ``reads``, held over both cycles, ``factors``
+    are those of ``slot`` with this ``number`` (see :class:`Decays`) a cycle later; ``writes`` sets them to ``written``.
+    """
+
+    def __init__(self, geometry: Geometry, *, slots: int) -> None:
+        bits = geometry.word // 2 * formats.FACTOR_BITS
+        super().__init__({
+            "slot": Out(range(slots)), "number": Out(range(2 * geometry.vector_words)), "reads": Out(1),
+            "factors": In(bits), "writes": Out(1), "written": Out(bits),
+        })
+
+
 class Decays(wiring.Component):
     """Factors of all slots, one or one a lane; docs/numerics.md, 8.2.
 
@@ -33,7 +46,8 @@ class Decays(wiring.Component):
     ``latency`` cycles after the last ``reads`` and holds: the slot's factors are decayed and whole again, and until the
     next token ``one`` says that all decays are 1.0, ``octaves`` what the one factor has lost, ``falls`` the right
     shifts of the lanes, and ``weights`` (combinational) are those of the vector's word ``place``. Factors of
-    ``open_slot`` are 1.0 after ``open_en``. Interval 1 for ``reads``. Reset forgets all factors.
+    ``open_slot`` are 1.0 after ``open_en``; ``access`` reads and writes factors as they are. Interval 1 for ``reads``.
+    Reset forgets all factors.
     """
 
     begins: Signal
@@ -46,6 +60,7 @@ class Decays(wiring.Component):
     word: Signal
     open_en: Signal
     open_slot: Signal
+    access: Any
     done: Signal
     one: Signal
     octaves: Signal
@@ -68,6 +83,7 @@ class Decays(wiring.Component):
             "word": In(8 * g.link_bytes),
             "open_en": In(1),
             "open_slot": In(range(slots)),
+            "access": In(FactorAccess(g, slots=slots)),
             "done": Out(1),
             "one": Out(1),
             "octaves": Out(OCTAVE_BITS),
@@ -90,7 +106,9 @@ class Decays(wiring.Component):
         fetched, odd, touched = Signal(), Signal(), Signal(self.slots)
         stored = Signal(range(2 * g.vector_words + 1))
         count = Mux(self.lane_decay, 2 * g.vector_words, 1)
-        m.d.sync += [fetched.eq(self.reads), odd.eq(self.number[0])]
+        access = self.access
+        slot, number = Mux(access.reads, access.slot, self.slot), Mux(access.reads, access.number, self.number)
+        m.d.sync += [fetched.eq(self.reads), odd.eq(number[0])]
         m.d.comb += [factor.valid.eq(fetched), self.done.eq(stored == count)]
         ports: list[Any] = []
         factors = []
@@ -102,9 +120,10 @@ class Decays(wiring.Component):
             read, write, keep = memory.read_port(), memory.write_port(), weights.write_port()
             here = factor.o_valid & (stored[0] == half)
             m.d.comb += [
-                read.addr.eq(Cat(self.number[1:1 + bits], self.slot)),
+                read.addr.eq(Cat(number[1:1 + bits], slot)),
                 write.addr.eq(Cat(stored[1:1 + bits], self.slot)), write.en.eq(here),
-                write.data.eq(Cat(*factor.whole)), keep.addr.eq(stored[1:1 + bits]), keep.en.eq(here),
+                write.data.eq(Cat(*factor.whole)),
+                keep.addr.eq(stored[1:1 + bits]), keep.en.eq(here),
             ]
             for i in range(factor.count):
                 # the octaves of one factor a head are taken from its rows, as they are read
@@ -114,6 +133,11 @@ class Decays(wiring.Component):
                     keep.data[i].k.eq(met),
                     keep.data[i].inverse.eq(factor.inverse[i] >> INVERSE_SHIFT),
                 ]
+            with m.If(access.writes & (access.number[0] == half)):
+                m.d.comb += [
+                    write.en.eq(1), write.addr.eq(Cat(access.number[1:1 + bits], access.slot)),
+                    write.data.eq(access.written),
+                ]
             factors.append(read.data)
             ports.append(weights.read_port(domain="comb"))
             m.d.comb += ports[half].addr.eq(Mux(self.lane_decay, self.place, 0))
@@ -122,9 +146,10 @@ class Decays(wiring.Component):
             own = known.word_select(i, formats.FACTOR_BITS)
             decay = self.word.word_select(i, WORD_BITS)[:DECAY_BITS]
             m.d.comb += [
-                factor.factor[i].eq(Mux(touched.bit_select(self.slot, 1), own, ONE)),
+                factor.factor[i].eq(Mux(touched.bit_select(slot, 1), own, ONE)),
                 factor.decay[i].eq(Mux(self.lane_decay, decay, self.decay)),
             ]
+        m.d.comb += access.factors.eq(Cat(*factor.factor))
         for p, weight in enumerate(self.weights):
             lane, single = ports[p // factor.count].data[p % factor.count], ports[0].data[0]
             m.d.comb += weight.as_value().eq(Mux(self.lane_decay, lane.as_value(), single.as_value()))
@@ -140,4 +165,6 @@ class Decays(wiring.Component):
                 m.d.sync += fall.eq(Mux(octaves > formats.UPDATE_BITS, formats.UPDATE_BITS, octaves))
         with m.If(self.open_en):
             m.d.sync += touched.bit_select(self.open_slot, 1).eq(0)
+        with m.If(access.writes):
+            m.d.sync += touched.bit_select(access.slot, 1).eq(1)
         return m

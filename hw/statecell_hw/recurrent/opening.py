@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from statecell.spec import formats, frame
-from statecell.spec.commands import STATE_MODE_BITS, StateFlag
+from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag
 from statecell.spec.geometry import Geometry
 from statecell_hw.recurrent.operands import CHANNEL_STEP, ENTRIES, channel_limit, slot_layout
 from statecell_hw.recurrent.pipeline import MIN_ROWS
@@ -27,7 +27,7 @@ class Opening(wiring.Component):
     bad: a field is outside its range, or flags do not go together, or the state reaches beyond the banks.
     config, noise: what the recurrent unit keeps of the slot.
     rows: rows that the state and its log take in each bank. interval: tokens from one write-back to the next.
-    blocks, outputs: blocks of a token's payload and of its outputs.
+    blocks, outputs, snapshot: blocks of a token's payload, of its outputs, and of what STATE answers.
     """
 
     start: Signal
@@ -39,6 +39,7 @@ class Opening(wiring.Component):
     interval: Signal
     blocks: Signal
     outputs: Signal
+    snapshot: Signal
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = g = geometry
@@ -52,6 +53,7 @@ class Opening(wiring.Component):
             "interval": Out(range(ENTRIES)),
             "blocks": Out(BLOCK_BITS),
             "outputs": Out(BLOCK_BITS),
+            "snapshot": Out(BLOCK_BITS),
         })
 
     def elaborate(self, platform: object) -> Module:
@@ -105,11 +107,12 @@ class Opening(wiring.Component):
         values = channels >> exact_log2(frame.BLOCK * 8 // formats.VECTOR_BITS)
         per_block = exact_log2(frame.BLOCK // g.groups)
         scales = (channels + ((1 << per_block) - 1)) >> per_block
+        longs = g.head_dim * WORD_BITS // 8 // frame.BLOCK  # blocks of a number a lane
         m.d.comb += [
             self.blocks.eq(
-                1 + 2 * vector + Mux(bonus, vector, 0) + Mux(lanes, g.head_dim * WORD_BITS // 8 // frame.BLOCK, 0)
-                + values + Mux(supplied, scales, 0)
+                1 + 2 * vector + Mux(bonus, vector, 0) + Mux(lanes, longs, 0) + values + Mux(supplied, scales, 0)
             ),
+            self.snapshot.eq(1 + len(STATE_FIELDS) * 8 // frame.BLOCK + Mux(lanes, longs, 1)),
             self.outputs.eq(channels >> exact_log2(frame.BLOCK * 8 // WORD_BITS)),
         ]
         return m

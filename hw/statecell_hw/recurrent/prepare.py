@@ -16,7 +16,7 @@ from statecell.spec.geometry import Geometry
 from statecell_hw.array.rotate import Rotate
 from statecell_hw.array.writer import Writer
 from statecell_hw.layouts import Kind, QueryLoad, row_layout
-from statecell_hw.recurrent.decays import Decays
+from statecell_hw.recurrent.decays import Decays, FactorAccess
 from statecell_hw.recurrent.factor import INVERSE_SHIFT
 from statecell_hw.recurrent.lost import Lost
 from statecell_hw.recurrent.mix import Mix
@@ -36,9 +36,10 @@ class Prepare(wiring.Component):
 
     ``i``: tokens, whose words are read through ``words``. Out: the vectors, through ``load`` (see :class:`Dot`), and
     for each token a pass on ``o``, without its ``noise``, once vectors and key are there; ``key`` is that of the oldest
-    pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and its rows count as 0,
-    which they do until a pass that writes; it must not come while a token of that slot is in the block. A commit is a
-    pass without vectors and key.
+    pass whose ``key_taken`` has not come. ``open_en`` makes the factors of ``open_slot`` 1.0 and, unless
+    ``open_stored``, its rows count as 0, which they do until a pass that writes; it must not come while a token of that
+    slot is in the block. ``factors`` reads and writes factors as they are; ``stored``: the rows of its slot count. A
+    commit is a pass without vectors and key.
 
     A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
     lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
@@ -48,6 +49,9 @@ class Prepare(wiring.Component):
     words: Any
     open_en: Signal
     open_slot: Signal
+    open_stored: Signal
+    factors: Any
+    stored: Signal
     load: Any
     load_ready: Signal
     o: stream.Interface
@@ -65,6 +69,9 @@ class Prepare(wiring.Component):
             "words": Out(WordRead(g)),
             "open_en": In(1),
             "open_slot": In(range(slots)),
+            "open_stored": In(1),
+            "factors": In(FactorAccess(g, slots=slots)),
+            "stored": Out(1),
             "load": Out(QueryLoad(vector_geometry(g))),
             "load_ready": In(1),
             "o": Out(stream.Signature(pass_layout(g, slots))),
@@ -148,6 +155,7 @@ class Prepare(wiring.Component):
             decays.reads.eq(reads & of_decays), decays.number.eq(issued), decays.word.eq(self.words.data),
             decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
         ]
+        wiring.connect(m, wiring.flipped(self.factors), decays.access)
         self._jobs(m, done_jobs, decays.begins)
         self._vectors(m, token, reads & ~of_decays, issued, replays, done_turning)
         self._passes(m, token, push, room)
@@ -264,7 +272,8 @@ class Prepare(wiring.Component):
         with m.If(push & writes & ~entry.head.log):
             m.d.sync += stored.bit_select(token.slot, 1).eq(1)
         with m.If(self.open_en):
-            m.d.sync += stored.bit_select(self.open_slot, 1).eq(0)
+            m.d.sync += stored.bit_select(self.open_slot, 1).eq(self.open_stored)
+        m.d.comb += self.stored.eq(stored.bit_select(self.factors.slot, 1))
         falls = Cat(*(Mux(config.lane_decay, fall, 0) for fall in self.decays.falls))
         row = data.View(row_layout(writer.geometry), writer.write.data)
         low = Signal(formats.CODE_BITS * g.head_dim, reset_less=True)

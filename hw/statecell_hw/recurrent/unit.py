@@ -15,6 +15,7 @@ from statecell_hw.array.multiply import Multiplier, tree
 from statecell_hw.array.search import MIDDLE
 from statecell_hw.layouts import row_layout
 from statecell_hw.link.deframer import word_layout
+from statecell_hw.recurrent.decays import FactorAccess
 from statecell_hw.recurrent.delay import DelayLine
 from statecell_hw.recurrent.energy import ENERGY_BITS, Energy
 from statecell_hw.recurrent.logger import Logger
@@ -32,10 +33,10 @@ AGE_LATENCY = 1
 """Cycles from the issue of a logged key's row to its age."""
 
 STATUS = data.StructLayout({
-    "noise": formats.LFSR_BITS, "skipped": COUNT_BITS, "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
+    "stored": 1, "noise": formats.LFSR_BITS, "skipped": COUNT_BITS, "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
 })
-"""What a slot's tokens change: noise register, tokens that wrote nothing, groups of rows that took a new scale where it
-is held, energy of the rows."""
+"""What a slot's tokens change: whether the rows hold a state, noise register, tokens that wrote nothing, groups of rows
+that took a new scale where it is held, energy of the rows."""
 
 
 class BankAccess(wiring.Signature):
@@ -55,12 +56,13 @@ class BankAccess(wiring.Signature):
 class RecurrentUnit(wiring.Component):
     """Recurrent slots over the rows of two banks; docs/numerics.md, section 8.
 
-    ``open_en`` makes ``open_slot`` a slot with ``open_config``, an empty state, factors of 1.0 and the noise register
-    ``open_noise``; only while ``idle``. ``token`` takes the slot of a token, with the number of ``entries`` in its log,
-    or with ``commit`` that of a log that goes to the rows, ``i`` its payload (see :class:`TokenBuffer`); when it is
-    ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets it at any time. ``frozen``: the token
-    that is complete changes nothing and is not logged. ``o``: for each accepted token the outputs of its channels,
-    sign-extended to OUTPUT_BITS, ``last`` with the last word; any time may pass before they are taken.
+    ``open_en`` makes ``open_slot`` a slot with ``open_config``, factors of 1.0 and ``open_status``; ``factors`` reads
+    and writes factors as they are; both only while ``idle``. ``token`` takes the slot of a token, with the number of
+    ``entries`` in its log, or with ``commit`` that of a log that goes to the rows, ``i`` its payload (see
+    :class:`TokenBuffer`); when it is ``complete``, and not ``bad``, ``accept`` makes it a token; ``drop`` forgets it at
+    any time. ``frozen``: the token that is complete changes nothing and is not logged. ``o``: for each accepted token
+    the outputs of its channels, sign-extended to OUTPUT_BITS, ``last`` with the last word; any time may pass before
+    they are taken.
 
     With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
     scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in
@@ -69,14 +71,16 @@ class RecurrentUnit(wiring.Component):
 
     A row is read once a token, one channel a cycle, and written if there is no log; with one its rows are read as well.
     A commit reads the log, and for each channel the row and the keys. The next head's rows follow without a bubble
-    (after ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``. Reset forgets
-    all.
+    (after ``gap`` cycles) if its token is there. ``status_slot`` is looked up a cycle before ``status``, and the slot
+    on ``token`` a cycle before its ``config``. Reset forgets all.
     """
 
     open_en: Signal
     open_slot: Signal
     open_config: Any
-    open_noise: Signal
+    open_status: Any
+    factors: Any
+    config: Any
     token: stream.Interface
     entries: Signal
     commit: Signal
@@ -107,7 +111,9 @@ class RecurrentUnit(wiring.Component):
             "open_en": In(1),
             "open_slot": In(range(slots)),
             "open_config": In(slot_layout(g)),
-            "open_noise": In(formats.LFSR_BITS),
+            "open_status": In(STATUS),
+            "factors": In(FactorAccess(g, slots=slots)),
+            "config": Out(slot_layout(g)),
             "token": In(stream.Signature(range(slots))),
             "entries": In(range(ENTRIES)),
             "commit": In(1),
@@ -141,6 +147,7 @@ class RecurrentUnit(wiring.Component):
             m.submodules[name] = getattr(self, name)
         tokens, prepare, walk = self.tokens, self.prepare, self.walk
         self._slots(m)
+        wiring.connect(m, wiring.flipped(self.factors), prepare.factors)
         wiring.connect(m, tokens.o, prepare.i)
         wiring.connect(m, prepare.words, tokens.words)
         wiring.connect(m, prepare.o, walk.i)
@@ -152,6 +159,7 @@ class RecurrentUnit(wiring.Component):
             tokens.release.eq(walk.flags.last), tokens.channels.bay.eq(walk.current.bay),
             tokens.channels.channel.eq(walk.channel),
             prepare.open_en.eq(self.open_en), prepare.open_slot.eq(self.open_slot),
+            prepare.open_stored.eq(self.open_status.stored), self.status.stored.eq(prepare.stored),
             prepare.load_ready.eq(self.path.load_ready), prepare.key_taken.eq(self.path.key_taken | self.logger.taken),
             self.path.key.eq(prepare.key), self.logger.key.eq(prepare.key),
         ]
@@ -170,7 +178,7 @@ class RecurrentUnit(wiring.Component):
         known = Signal()
         m.d.comb += [
             write.en.eq(self.open_en), write.addr.eq(self.open_slot), write.data.eq(self.open_config),
-            read.addr.eq(self.token.payload),
+            read.addr.eq(self.token.payload), self.config.eq(read.data),
             head.valid.eq(self.token.valid & known), head.payload.slot.eq(self.token.payload),
             head.payload.config.eq(read.data), head.payload.entries.eq(self.entries),
             head.payload.commit.eq(self.commit), self.token.ready.eq(head.ready & known),
@@ -325,7 +333,10 @@ class RecurrentUnit(wiring.Component):
         ]
         with m.If(self.open_en):
             m.d.comb += [port.addr.eq(self.open_slot) for port in writes]
-            m.d.comb += noise.data.eq(self.open_noise)
+            m.d.comb += [
+                noise.data.eq(self.open_status.noise), power.data.eq(self.open_status.energy),
+                count.data.skipped.eq(self.open_status.skipped), count.data.rescaled.eq(self.open_status.rescaled),
+            ]
         with m.Else():
             m.d.comb += [
                 noise.addr.eq(walk.landing), noise.data.eq(path.noise), count.addr.eq(walk.landing),

@@ -261,22 +261,27 @@ def equality(
     device: Annotated[
         str, typer.Option("--device", "-d", help="The device to check, such as sim: or sim:CONFIG.")
     ] = "sim:",
+    state: Annotated[
+        str, typer.Option("--state", help="How recurrent states are stored; see `statecell generate`.")
+    ] = "default",
     text: TextOption = "persuasion",
     prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", min=1, help="Tokens of the prompt.")] = 16,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens generated.")] = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every attention of a generation on a device with the integer model, bit for bit.
+    """Compare every attention and recurrent read-out of a generation on a device with the integer model, bit for bit.
 
     Exit code 1 if any differs.
 
     Example: statecell eval equality --model smollm2-135m --device sim: --tokens 16 --json
+    Example: statecell eval equality --model hybrid-tiny --device sim: --state int4 --tokens 64 --json
     """
     from statecell.evaluate.equality import equality as measure
 
     with Counting("comparing, tokens") as step:
         result = measure(
-            model, device_url=device, text=text, prompt_tokens=prompt_tokens, tokens=tokens, progress=step
+            model, device_url=device, state_format=state, text=text, prompt_tokens=prompt_tokens, tokens=tokens,
+            progress=step,
         )
     if as_json:
         print_json(result.as_dict())

@@ -34,7 +34,7 @@ OptionalDeviceOption = Annotated[
         "-d",
         callback=known_device,
         help="As everywhere (see `statecell bench model --help`); if left out sim:, or model: for a model with "
-        "recurrent states, which the simulated device does not keep.",
+        "recurrent states.",
     ),
 ]
 StateOption = Annotated[

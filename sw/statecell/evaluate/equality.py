@@ -10,28 +10,34 @@ import numpy as np
 import torch
 
 from statecell.evaluate.perplexity import check_context, text_ids, windows_of
+from statecell.evaluate.twin_states import TwinStates
 from statecell.link.address import check_address
+from statecell.model.recurrent.named import DEFAULT
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.engine import Append, Attend, Attended, Engine
 from statecell.runtime.engines import open_engine
 from statecell.runtime.model_engine import ModelEngine
-from statecell.runtime.recurrent.engine import StateEngine
 from statecell.runtime.support import model_geometry
 from statecell.spec.commands import Counters
 from statecell.store.models import load_model
+from statecell.store.quiet import quiet_transformers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equality:
-    """`vectors` attention outputs were compared, of `attends` engine items; `different` of them differ in some bit."""
+    """`vectors` attention outputs, of `attends` engine items, and `readouts` of recurrent heads were compared;
+    `different` of them differ in some bit. `state`: how recurrent states are stored, where there are any.
+    """
 
     model: str
     device: str
     cache: str
+    state: str | None
     prompt_tokens: int
     tokens: int
     attends: int
     vectors: int
+    readouts: int
     different: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -47,6 +53,7 @@ class TwinEngine:
 
     def __init__(self, device: Engine, model: ModelEngine) -> None:
         self._device, self._model = device, model
+        self._states = None if device.states is None else TwinStates(device.states, model.states)
         self._twins: dict[int, int] = {}
         self.attends = self.vectors = self.different = 0
 
@@ -61,9 +68,9 @@ class TwinEngine:
         return self._device.lanes
 
     @property
-    def states(self) -> StateEngine | None:
-        """The device's own recurrent states, which are not compared."""
-        return self._device.states
+    def states(self) -> TwinStates | None:
+        """Recurrent states of both; None where the device keeps none."""
+        return self._states
 
     def open_slots(self, count: int) -> list[int]:
         """Open slots in both."""
@@ -121,6 +128,7 @@ def equality(
     model_name: str,
     *,
     device_url: str = "sim:",
+    state_format: str = DEFAULT,
     text: str = "persuasion",
     prompt_tokens: int = 16,
     tokens: int = 16,
@@ -135,12 +143,14 @@ def equality(
     loaded = load_model(model_name)
     check_context(loaded.model, prompt_tokens + tokens)
     ids = torch.tensor(windows_of(text_ids(loaded.tokenizer, text), prompt_tokens, prompt_tokens))
-    opened = open_engine(device_url, model_geometry(loaded.model).head_dim)
+    shape = model_geometry(loaded.model)
+    recurrent = shape.states is not None
+    opened = open_engine(device_url, shape.head_dim, states=recurrent)
     engine = TwinEngine(opened.engine, ModelEngine(opened.geometry))
     try:
-        attachment = attach(loaded.model, engine)
+        attachment = attach(loaded.model, engine, state_format=state_format)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), quiet_transformers():
                 cache = attachment.new_cache()
                 for done in range(1, tokens + 1):
                     logits = loaded.model(ids, cache=cache, use_cache=True).logits
@@ -151,7 +161,9 @@ def equality(
             detach(loaded.model)
     finally:
         engine.close()
+    readouts, different = (engine.states.readouts, engine.states.different) if engine.states is not None else (0, 0)
     return Equality(
-        model=loaded.name, device=opened.address, cache="int4", prompt_tokens=prompt_tokens, tokens=tokens,
-        attends=engine.attends, vectors=engine.vectors, different=engine.different,
+        model=loaded.name, device=opened.address, cache="int4", state=state_format if recurrent else None,
+        prompt_tokens=prompt_tokens, tokens=tokens, attends=engine.attends, vectors=engine.vectors, readouts=readouts,
+        different=engine.different + different,
     )

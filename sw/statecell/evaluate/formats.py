@@ -66,7 +66,7 @@ def using(model: Any, cache_format: str, device_url: str) -> Iterator[Place]:
 
         yield Place(address="host", new_cache=makers[cache_format], bits=host_bits)
         return
-    opened = open_engine(device_url, shape.head_dim)
+    opened = open_engine(device_url, shape.head_dim, states=shape.states is not None)
     try:
         attachment = attach(model, opened.engine, cache_format=cache_format)
         try:

@@ -30,6 +30,8 @@ def naive_bits(width: int, dim: int) -> float:
 class NaiveStates:
     """StateEngine that steps in float64 and rounds the state to ``width`` bits after every token; modes are ignored."""
 
+    longest_interval = formats.LOG_MAX
+
     def __init__(self, geometry: Geometry, width: int) -> None:
         self._geometry, self._width = geometry, width
         self._states: dict[int, tuple[StateShape, Tensor]] = {}

@@ -9,6 +9,8 @@ import numpy as np
 from statecell.device import ArrayFullError, Device, append_request, attend_request, attention, map_request
 from statecell.link.framing import Request
 from statecell.runtime.engine import Append, Attend, Attended
+from statecell.runtime.places import Places
+from statecell.runtime.recurrent.device_states import DeviceStates
 from statecell.runtime.tokens import TokenMap
 from statecell.spec import formats, frame
 from statecell.spec.commands import Counters, Flag, Opcode, Status
@@ -37,8 +39,8 @@ class DeviceEngine:
         self._append_tokens = max(1, min(_APPEND_TOKENS, (queue // 2 - 2 * frame.BLOCK) // token_bytes))
         device.reset()
         self._slots: dict[int, _Slot] = {}
-        self._free_slots = list(range(self._geometry.slots))[::-1]
-        self._free_pages = [list(range(self._geometry.pages))[::-1] for _ in range(self._geometry.tiles)]
+        self._places = Places(self._geometry)
+        self._states = DeviceStates(device, self._places) if self._geometry.states else None
 
     @property
     def head_dim(self) -> int:
@@ -51,17 +53,13 @@ class DeviceEngine:
         return self._geometry.lanes
 
     @property
-    def states(self) -> None:
-        """None: the device keeps states (`Device.open_state`) but cannot restore them, which a cache has to."""
-        return None
+    def states(self) -> DeviceStates | None:
+        """The recurrent states that the device keeps; None for a device built without."""
+        return self._states
 
     def open_slots(self, count: int) -> list[int]:
         """Open empty slots; ArrayFullError if the device has no ``count`` slots left."""
-        if count > len(self._free_slots):
-            raise ArrayFullError(
-                f"{count} slots were asked for and {len(self._free_slots)} of the device's {self._geometry.slots} are "
-                "free; close other sequences, or use a configuration with more slots", Status.FULL)
-        slots = [self._free_slots.pop() for _ in range(count)]
+        slots = self._places.take_slots(count)
         self.device.require([Request(opcode=Opcode.OPEN, slot=s) for s in slots])
         self._slots.update({s: _Slot() for s in slots})
         return slots
@@ -70,8 +68,8 @@ class DeviceEngine:
         """Close slots and take their pages back."""
         self.device.require([Request(opcode=Opcode.FREE, slot=s) for s in slots])
         for s in slots:
-            self._free_pages[s % self._geometry.tiles].extend(self._slots.pop(s).pages)
-            self._free_slots.append(s)
+            self._places.give_pages(s % self._geometry.tiles, self._slots.pop(s).pages)
+        self._places.give_slots(list(slots))
 
     def length(self, slot: int) -> int:
         """Tokens stored in a slot."""
@@ -129,7 +127,7 @@ class DeviceEngine:
                 held = rows.get(item.slot, self._slots[item.slot].tokens.rows)
                 rows[item.slot] = held + len(item.k) * (2 if item.wide else 1)
         tiles = self._geometry.tiles
-        taken = {s: [self._free_pages[s % tiles].pop() for _ in range(n)] for s, n in self._missing_pages(rows).items()}
+        taken = {s: self._places.take_pages(s % tiles, n) for s, n in self._missing_pages(rows).items()}
         for s, new in taken.items():
             self._slots[s].pages.extend(new)
         return taken
@@ -139,11 +137,12 @@ class DeviceEngine:
         g = self._geometry
         need = {s: max(0, -(-r // g.page_rows) - len(self._slots[s].pages)) for s, r in rows.items()}
         wanted = [sum(n for s, n in need.items() if s % g.tiles == tile) for tile in range(g.tiles)]
-        for tile, free in enumerate(self._free_pages):
-            if wanted[tile] > len(free):
+        for tile in range(g.tiles):
+            free = self._places.free_pages(tile)
+            if wanted[tile] > free:
                 raise ArrayFullError(
                     f"the array is full: {wanted[tile]} more pages of {g.page_rows} rows are needed in tile {tile} and "
-                    f"{len(free)} of {g.pages} are free; shorten the text, free other sequences, or use a "
+                    f"{free} of {g.pages} are free; shorten the text, free other sequences, or use a "
                     "configuration with more rows", Status.FULL)
         longest = max(rows.values(), default=0)
         if longest > g.slot_rows:

@@ -91,7 +91,7 @@ class Engine(Protocol):
         """
 
     def counters(self) -> Counters:
-        """Totals so far."""
+        """Totals so far, rows of recurrent states among them."""
 
     def close(self) -> None:
         """End the engine; its slots are gone."""

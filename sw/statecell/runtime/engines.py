@@ -17,6 +17,8 @@ from statecell.spec.geometry import CONFIGS, Geometry, config
 
 # Which configuration an address without a name means, by the head_dim of the model that it is opened for.
 DEFAULTS = {32: "glassllm", 64: "smollm2", 128: "wide128"}
+# The same for a model with recurrent states.
+STATEFUL = {32: "recur32", 64: "hybrid", 128: "recur128"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,43 +31,44 @@ class OpenedEngine:
 
 
 def address_for(url: str | None, model: ModelGeometry) -> str:
-    """The address to open for a model: `url`, or where it is None `sim:`, which recurrent states need `model:` for.
+    """The address to open for a model: `url`, or where it is None `sim:`, or `model:` for one with recurrent states."""
+    return url or ("sim:" if model.states is None else f"{MODEL_SCHEME}:")
 
-    Raises UnsupportedError for a device and a model with recurrent states, before the device is opened or built.
+
+def default_config(head_dim: int, *, states: bool = False) -> str:
+    """Name of the configuration for a model with this head_dim, and recurrent `states` or not.
+
+    Raises UnsupportedError where there is none.
     """
-    if model.states is None:
-        return url or "sim:"
-    if url is not None and url.partition(":")[0] != MODEL_SCHEME:
-        raise UnsupportedError(
-            f"The model has recurrent states, which {url} cannot keep: use the integer model, --device model:."
-        )
-    return url or f"{MODEL_SCHEME}:"
-
-
-def default_config(head_dim: int) -> str:
-    """Name of the configuration for a model with this head_dim. Raises UnsupportedError where there is none."""
-    if head_dim not in DEFAULTS:
+    known = STATEFUL if states else DEFAULTS
+    if head_dim not in known:
         raise UnsupportedError(
             f"The model has head_dim {head_dim}, and no device configuration has: use a model with one of "
-            f"{', '.join(map(str, DEFAULTS))}."
+            f"{', '.join(map(str, known))}."
         )
-    return DEFAULTS[head_dim]
+    return known[head_dim]
 
 
-def open_engine(url: str, head_dim: int) -> OpenedEngine:
-    """The engine at `url`, for a model with `head_dim`.
+def open_engine(url: str, head_dim: int, *, states: bool = False) -> OpenedEngine:
+    """The engine at `url`, for a model with `head_dim`, and recurrent `states` or not.
 
     `model:CONFIG` is the bit-exact integer model in PyTorch, `sim:CONFIG` the Verilated simulator, and installed
-    transports add more. Without a CONFIG `model:` and `sim:` take the one for this head_dim.
+    transports add more. Without a CONFIG `model:` and `sim:` take the one for this model.
 
     Raises LinkError for a scheme that nothing installed provides, GeometryError for an unknown configuration,
-    UnsupportedError where no configuration has this head_dim, and what the transport raises.
+    UnsupportedError where no configuration has this head_dim or a simulator is to be built without the states that the
+    model needs, and what the transport raises.
     """
     check_address(url)
     scheme, _, rest = url.partition(":")
     if scheme in (MODEL_SCHEME, "sim") and not rest.partition("?")[0]:
-        url = f"{scheme}:{default_config(head_dim)}{rest}"
+        url = f"{scheme}:{default_config(head_dim, states=states)}{rest}"
         rest = url.partition(":")[2]
+    if scheme == "sim" and states and not config(rest.partition("?")[0]).states:
+        raise UnsupportedError(
+            f"The model has recurrent states, which {url} cannot keep: use --device sim: or the integer model, "
+            "--device model:."
+        )
     if scheme == MODEL_SCHEME:
         geometry = config(rest)
         return OpenedEngine(engine=ModelEngine(geometry), geometry=geometry, address=url)

@@ -101,8 +101,10 @@ class ModelEngine:
         return results
 
     def counters(self) -> Counters:
-        """Rows and passes so far."""
-        return self._counters
+        """Rows and passes so far, those of recurrent states too."""
+        c, states = self._counters, self._states.counters()
+        return replace(c, key_rows=c.key_rows + states.rows_read // 2, value_rows=c.value_rows + states.rows_read // 2,
+                       rows_written=c.rows_written + states.rows_written)
 
     def rows(self, slot: int) -> tuple[Rows, Rows]:
         """Key rows and value rows stored in a slot. Raises ValueError for a slot without rows."""

@@ -69,7 +69,7 @@ class Session:
 
     def _attach(self, device_url: str | None) -> None:
         shape = model_geometry(self.model)
-        opened = open_engine(address_for(device_url, shape), shape.head_dim)
+        opened = open_engine(address_for(device_url, shape), shape.head_dim, states=shape.states is not None)
         try:
             self._attachment = attach(
                 self.model, opened.engine, cache_format=self.cache_format, state_format=self.state_format

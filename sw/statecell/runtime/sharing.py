@@ -29,6 +29,11 @@ class SharedStates:
         """Of the array that holds the state rows."""
         return self._states.geometry
 
+    @property
+    def longest_interval(self) -> int:
+        """Most tokens from one write-back of a state to the next."""
+        return self._states.longest_interval
+
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open a group, after freeing the discarded ones."""
         with self._lock:

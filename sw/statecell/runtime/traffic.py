@@ -30,11 +30,10 @@ class Traffic:
         self._device = device
         self._length = 0
         self._before: Counters | None = None
-        self._state_rows = 0
 
     def start(self, length: int) -> None:
         """Begin with `length` tokens in the cache."""
-        self._length, self._before, self._state_rows = length, self._engine.counters(), self._read_states()
+        self._length, self._before = length, self._engine.counters()
 
     def stop(self, length: int) -> Spent:
         """What was spent while the cache grew, one token a step, from the start's length to `length`."""
@@ -42,7 +41,6 @@ class Traffic:
         if before is None:
             raise RuntimeError("stop was called before start")
         rows = now.key_rows + now.value_rows - before.key_rows - before.value_rows
-        rows += self._read_states() - self._state_rows
         # A step that stores the token number n (from 1) reads n keys and n values in every layer and KV head.
         reads = sum(range(self._length + 1, length + 1))
         elements = 2 * reads * self._model.layers * self._model.kv_heads * self._model.head_dim
@@ -54,9 +52,6 @@ class Traffic:
             array_bytes=rows * self._device.row_bits / 8,
             fp16_bytes=elements * FP16_BYTES,
         )
-
-    def _read_states(self) -> int:
-        return self._engine.states.counters().rows_read if self._engine.states is not None else 0
 
 
 def bits_per_element(cache_format: str, tokens: int, device: DeviceGeometry | None) -> float:

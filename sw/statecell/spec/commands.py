@@ -23,10 +23,11 @@ class Opcode(enum.IntEnum):
     WRITE_ROWS = 0x31
     RECUR = 0x40
     STATE = 0x41
+    RESTORE = 0x42
     COMMIT = 0x43
 
 
-RECURRENT = (Opcode.RECUR, Opcode.STATE, Opcode.COMMIT)
+RECURRENT = (Opcode.RECUR, Opcode.STATE, Opcode.RESTORE, Opcode.COMMIT)
 """Commands of devices with recurrent states only."""
 
 
@@ -54,6 +55,7 @@ class Status(enum.IntEnum):
     BAD_FLAGS = 13
     WRONG_KIND = 14
     BAD_VALUE = 15
+    LOGGED = 16
 
 
 STATUS_TEXT: dict[Status, str] = {
@@ -72,8 +74,10 @@ STATUS_TEXT: dict[Status, str] = {
     Status.BAD_COUNT: "the count is zero or more than the device takes in one command, or the divisor is too small",
     Status.BAD_PAGE: "a page number is not below the number of pages",
     Status.BAD_FLAGS: "a flag is not known to this device, or asks for a format that it was built without",
-    Status.WRONG_KIND: "the slot holds a recurrent state and the command is for rows of tokens, or the reverse",
+    Status.WRONG_KIND: "the slot holds a recurrent state and the command is for rows of tokens, or the reverse, or the "
+                       "snapshot is of another mode than the slot",
     Status.BAD_VALUE: "a decay, beta, vector element, scale or field of a mode is outside its range",
+    Status.LOGGED: "the log of the recurrent state holds tokens: COMMIT it first",
 }
 
 
@@ -134,7 +138,11 @@ COMMANDS: tuple[Command, ...] = (
             "a block with beta and decay, u32 each; with LANE_DECAY the lanes' decays, u32; q, k and, with BONUS, b, "
             "i16; v of the channels, i16; with SUPPLIED scale bytes, channel by channel; each padded to 16 bytes",
             "the channels' outputs, i32", "0"),
-    Command(Opcode.STATE, "registers of a recurrent state", "-", "-", "state registers, u64 each", "0"),
+    Command(Opcode.STATE, "all of a recurrent state with an empty log but its rows", "-", "-",
+            "the mode block, with the noise register as its seed; state registers, u64 each; the factor or, with "
+            "LANE_DECAY, the lanes' factors, u32, padded to 16 bytes", "0"),
+    Command(Opcode.RESTORE, "set a recurrent state, all but its rows, to what STATE answered", "-",
+            "as STATE answers, of a slot of the same mode; first_page may differ and changes nothing", "-", "0"),
     Command(Opcode.COMMIT, "add the logged tokens of a recurrent state to its rows, and empty the log", "-", "-", "-",
             "0"),
 )
@@ -193,13 +201,14 @@ class Counters:
 
 @dataclass(frozen=True, kw_only=True)
 class StateRegisters:
-    """Answer of STATE, one u64 per field in this order.
+    """Registers in the answer of STATE, one u64 per field in this order.
 
-    ``noise``: noise register. ``skipped``: tokens that wrote nothing because they changed nothing. ``rescaled``: groups
-    of rows that took a new scale where it is held. ``energy``: of the rows, see docs/numerics.md, 8.1.
+    ``stored``: 1 if the rows hold a state; until a token has been written they count as 0, whatever they hold.
+    ``skipped``: tokens that wrote nothing because they changed nothing. ``rescaled``: groups of rows that took a new
+    scale where it is held. ``energy``: of the rows, see docs/numerics.md, 8.1.
     """
 
-    noise: int
+    stored: int
     skipped: int
     rescaled: int
     energy: int
@@ -232,7 +241,7 @@ class StateFlag(enum.IntFlag):
 
 @dataclass(frozen=True, kw_only=True)
 class StateMode:
-    """Payload of OPEN with RECURRENT: a block of these fields, u16 each but ``seed``, u32.
+    """Payload of OPEN with RECURRENT, first block of STATE and RESTORE: these fields, u16 each but ``seed``, u32.
 
     ``feedback``: sixteenths of the low plane that an update takes, 0 to 16, 16 unless RESIDUAL. ``shift``: state shift,
     0 to 15. ``channels``: value channels, a multiple of 8 from 16 to twice head_dim. ``first_page``: the state lies in

@@ -57,7 +57,8 @@ def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
     if opcode == Opcode.CONNECT and count and not LEAST_DIVISOR <= count < 1 << DIVISOR_BITS:
         return Status.BAD_COUNT
     opens_state = g.states and opcode == Opcode.OPEN and h["flags"]
-    needed = e["blocks"] if opcode == Opcode.RECUR else 1 if opens_state else length(opcode, count, g)
+    of_slot = {Opcode.RECUR: "blocks", Opcode.RESTORE: "snapshot"}.get(opcode)
+    needed = e[of_slot] if of_slot else 1 if opens_state else length(opcode, count, g)
     if h["blocks"] != needed:
         return Status.BAD_LENGTH
     if opcode == Opcode.TRUNCATE and count > e["rows"]:
@@ -69,6 +70,8 @@ def expected(h: dict[str, int], e: dict[str, int], g: Geometry) -> Status:
     added = 2 * count if opcode == Opcode.APPEND and h["flags"] & Flag.WIDE else count
     if opcode == Opcode.RECUR and e["interval"] > 1 and e["logged"] == e["interval"]:
         return Status.FULL
+    if opcode == Opcode.STATE and e["logged"]:
+        return Status.LOGGED
     if opcode in ROWS and e["rows"] + added > e["pages"] * g.page_rows:
         return Status.FULL
     return Status.OK
@@ -95,12 +98,13 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
                 "shift": rng.randrange(64) if rng.random() < 0.9 else rng.randrange(256),
                 "flags": rng.choice([0, 0, 0, 1, 2, 3, 4, rng.randrange(256)]),
             }
-            state = {"recurrent": int(rng.random() < 0.5), "blocks": rng.randrange(256), "interval": rng.randint(1, 3),
-                     "logged": rng.randint(0, 3)} if g.states else {}
+            state = {"recurrent": int(rng.random() < 0.5), "interval": rng.randint(1, 3), "logged": rng.randint(0, 3),
+                     **{n: rng.randrange(256) for n in ("blocks", "snapshot")}}
+            state = state if g.states else {}
             blocks = length(opcode, header["count"], g) if opcode in set(Opcode) else 0
             if state:
-                blocks = state["blocks"] if opcode == Opcode.RECUR else blocks + (
-                    opcode == Opcode.OPEN and header["flags"] == Flag.RECURRENT)
+                blocks += opcode == Opcode.OPEN and header["flags"] == Flag.RECURRENT
+                blocks = {Opcode.RECUR: state["blocks"], Opcode.RESTORE: state["snapshot"]}.get(opcode, blocks)
             header["blocks"] = blocks % (1 << 16) if rng.random() < 0.95 else rng.randrange(1 << 16)
             pages = rng.randint(0, g.pages_per_slot)
             rows = rng.randint(0, pages * g.page_rows)
@@ -119,4 +123,4 @@ def test_random_headers_get_the_first_status_that_applies(name: str) -> None:
 
     simulate(dut, bench)
     unseen = {Status.BAD_FRAME, Status.BAD_VERSION, Status.BAD_CRC, Status.BAD_PAGE, Status.BAD_VALUE}
-    assert seen == set(Status) - unseen - (set() if g.states else {Status.WRONG_KIND})
+    assert seen == set(Status) - unseen - (set() if g.states else {Status.WRONG_KIND, Status.LOGGED})

@@ -11,14 +11,13 @@ from amaranth.lib import wiring
 
 from statecell.link.framing import decode
 from statecell.spec import frame
-from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, STATE_FIELDS, Info, Opcode
+from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode
 from statecell.spec.geometry import MAX_LANES, config
 from statecell_hw.control.responder import Answer, Responder
 from statecell_hw.link.framer import Framer
 from tests.hw.streams import receive, send, simulate, words_of
 
 INFO = Info(**{name: 0x01020304 * (i + 1) for i, name in enumerate(INFO_FIELDS)})
-STATE = bytes(range(1, 1 + 8 * len(STATE_FIELDS)))
 COUNTERS = [0x1111_2222_3333_4444 * (i + 1) % (1 << 64) for i in range(len(COUNTER_FIELDS))]
 
 
@@ -35,6 +34,7 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
     vectors: list[dict[str, int]] = []
     rows: list[int] = []
     outputs: list[int] = []
+    states: list[int] = []
     known = [a for a in Answer if g.states or a not in (Answer.OUTPUTS, Answer.STATE)]
     payloads: list[bytes] = []
     answers = [Answer.VECTORS, *(rng.choice(known) for _ in range(15)), Answer.VECTORS]
@@ -51,7 +51,8 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
             payload = rng.randbytes(16 * rng.randint(4, 6))
             outputs += [w["data"] for w in words_of(payload, g.link_bytes)]
         elif answer == Answer.STATE:
-            payload = STATE
+            payload = rng.randbytes(16 * rng.randint(4, 6))
+            states += [w["data"] for w in words_of(payload, g.link_bytes)]
         elif answer == Answer.VECTORS:
             blocks = [rng.randrange(12) for _ in range(lanes)]
             for block in blocks:
@@ -90,13 +91,11 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
     async def counter_words(ctx: Any) -> None:
         flat = b"".join(c.to_bytes(8, "little") for c in COUNTERS)
         words = [int.from_bytes(flat[i : i + g.link_bytes], "little") for i in range(0, len(flat), g.link_bytes)]
-        if g.states:
-            ctx.set(dut.state, int.from_bytes(STATE, "little"))
         while not ended:
             await ctx.tick()
             ctx.set(dut.counter_word, words[ctx.get(dut.counter_index) % len(words)])
 
     sources = [source(dut.i, completions, 1), source(dut.vectors, vectors, 2), source(dut.rows, rows, 3)]
     if g.states:
-        sources.append(source(dut.outputs, outputs, 4))
+        sources += [source(dut.outputs, outputs, 4), source(dut.state, states, 5)]
     simulate(m, counter_words, *sources, sink)

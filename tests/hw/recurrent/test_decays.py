@@ -69,6 +69,30 @@ def test_factors_of_slots(name: str, lanes: bool, decay_first: bool) -> None:
                 lane = place * g.word + p
                 assert [ctx.get(weight[name]) for name in ("q", "k", "inverse")] == [x[lane] for x in expected]
 
+    async def shown(ctx: Any, slot: int) -> list[int]:
+        """Factors of a slot, as the port for snapshots has them."""
+        found: list[int] = []
+        for number in range(count):
+            ctx.set(dut.access.reads, 1)
+            ctx.set(dut.access.slot, slot)
+            ctx.set(dut.access.number, number)
+            await ctx.tick()
+            word = ctx.get(dut.access.factors)
+            found += [word >> 24 * i & 0xFFFFFF for i in range(g.word // 2 if lanes else 1)]
+            ctx.set(dut.access.reads, 0)
+        return found
+
+    async def set_to(ctx: Any, slot: int, factors: list[int]) -> None:
+        per_word = g.word // 2 if lanes else 1
+        for number in range(count):
+            part = factors[number * per_word:(number + 1) * per_word]
+            ctx.set(dut.access.writes, 1)
+            ctx.set(dut.access.slot, slot)
+            ctx.set(dut.access.number, number)
+            ctx.set(dut.access.written, sum(x << 24 * i for i, x in enumerate(part)))
+            await ctx.tick()
+            ctx.set(dut.access.writes, 0)
+
     async def bench(ctx: Any) -> None:
         for number in range(TOKENS):
             decays = random_token(state, generator, frozen=0.3).decay
@@ -80,6 +104,10 @@ def test_factors_of_slots(name: str, lanes: bool, decay_first: bool) -> None:
                 await ctx.tick()
                 ctx.set(dut.open_en, 0)
                 state.factor[1] = ONE_FACTOR
+                state.factor[2] = torch.randint(1 << 23, 1 << 24, state.factor[2].shape, generator=generator)
+                await set_to(ctx, 2, state.factor[2].tolist())
+            for slot in range(SLOTS):
+                assert await shown(ctx, slot) == state.factor[slot].tolist()
 
     simulate(dut, bench)
     assert set(frozen) == {0, 1}

@@ -98,5 +98,6 @@ def test_modes_are_checked_and_unpacked(name: str) -> None:
             f & StateFlag.BONUS) + [r * g.groups] * bool(f & StateFlag.SUPPLIED)
         assert ctx.get(dut.blocks) == sum(-(-size // 16) for size in sizes)
         assert ctx.get(dut.outputs) == r // 4
+        assert ctx.get(dut.snapshot) == 3 + (d // 4 if f & StateFlag.LANE_DECAY else 1)
 
     simulate(dut, bench)

@@ -107,7 +107,25 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
                 passes, keys = passes + 1, keys + 1
             await ctx.tick()
 
-    simulate(dut, feed, background=[look], max_cycles=5000)
+    async def reopen(ctx: Any) -> None:
+        """Whether the rows of a slot count as it is opened, and what the port for snapshots shows of it."""
+        for held in (1, 0):
+            ctx.set(dut.open_en, 1)
+            ctx.set(dut.open_slot, 1)
+            ctx.set(dut.open_stored, held)
+            await ctx.tick()
+            ctx.set(dut.open_en, 0)
+            ctx.set(dut.factors.slot, 1)
+            ctx.set(dut.factors.reads, 1)
+            await ctx.tick()
+            assert (ctx.get(dut.stored), ctx.get(dut.factors.factors) & 0xFFFFFF) == (held, 1 << 23)
+            ctx.set(dut.factors.reads, 0)
+
+    async def feed_and_reopen(ctx: Any) -> None:
+        await feed(ctx)
+        await reopen(ctx)
+
+    simulate(dut, feed_and_reopen, background=[look], max_cycles=5000)
     assert loads == 2 * len(due)
     gaps = [b - a for a, b in pairwise(taken)]
     if lanes:

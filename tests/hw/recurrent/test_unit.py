@@ -16,11 +16,13 @@ from statecell.model.quantise import planes
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.mode import Mode, Rule, Scales, Storage
 from statecell.model.recurrent.state import State, new_state
+from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.array.rowmemory import RowMemory
 from statecell_hw.recurrent import fold, gain, path, share
 from statecell_hw.recurrent import unit as unit_module
+from statecell_hw.recurrent.operands import slot_layout
 from statecell_hw.recurrent.unit import RecurrentUnit
 from tests.hw.recurrent.payload import payload_words, signed_outputs, slot_fields, token_payload
 from tests.hw.recurrent.states import every_mode, random_scales, random_token
@@ -143,13 +145,20 @@ def differences(g: Geometry, rule: Rule, lane_decay: bool, tokens: int, modes: l
     # the same slot twice in a row, and a token that is dropped
     dut = Array(g, state.heads, multiplier)
     unit = dut.unit
+    count = g.word // 2 if lane_decay else 1
+    mask = (1 << count * formats.FACTOR_BITS) - 1
+
+    def packed(factors: torch.Tensor) -> list[int]:
+        """Factors as the memory has them, `count` in each of its words."""
+        parts = [factors[at:at + count].tolist() for at in range(0, len(factors), count)]
+        return [sum(x << i * formats.FACTOR_BITS for i, x in enumerate(part)) for part in parts]
 
     async def feed(ctx: Any) -> None:
         for head in range(state.heads):
             ctx.set(unit.open_en, 1)
             ctx.set(unit.open_slot, head)
             ctx.set(unit.open_config, slot_fields(state, head, start[head]))
-            ctx.set(unit.open_noise, int(seeds[head]))
+            ctx.set(unit.open_status, {"noise": int(seeds[head])})
             await ctx.tick()
         ctx.set(unit.open_en, 0)
         for number, (head, entries, payload) in enumerate(payloads):
@@ -213,6 +222,17 @@ def differences(g: Geometry, rule: Rule, lane_decay: bool, tokens: int, modes: l
                                 ("energy", state.energy())):
                 if ctx.get(unit.status[name]) != int(value[head]):
                     wrong.append(f"{name}, {modes[head]}")
+            ctx.set(unit.token.payload, head)
+            ctx.set(unit.factors.slot, head)
+            for number in range(2 * g.vector_words if lane_decay else 1):
+                ctx.set(unit.factors.reads, 1)
+                ctx.set(unit.factors.number, number)
+                await ctx.tick()
+                if ctx.get(unit.factors.factors) & mask != packed(state.factor[head])[number]:
+                    wrong.append(f"factor {number}, {modes[head]}")
+            assert ctx.get(unit.status.stored) == int(state.noise[head] != seeds[head])
+            shape: Any = slot_layout(g)
+            assert ctx.get(unit.config.as_value()) == shape.const(slot_fields(state, head, start[head])).as_bits()
 
     simulate(dut, feed, take, max_cycles=90_000)
     assert int(state.skipped.sum()) > 0 or len(modes) < 6

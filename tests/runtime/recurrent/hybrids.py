@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import Qwen3_5TextConfig, Qwen3NextConfig
@@ -12,11 +13,13 @@ from transformers import Qwen3_5TextConfig, Qwen3NextConfig
 from statecell.model.recurrent import reference
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
+from statecell.runtime.attention import attach
+from statecell.runtime.errors import NotFiniteError
 from statecell.runtime.recurrent.engine import StateCounters, StateShape
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
 from tests.runtime.exact_engine import ExactEngine
-from tests.runtime.small_models import PAD, small_model
+from tests.runtime.small_models import PAD, prompt, small_model
 
 HEAD_DIM = 32
 GEOMETRY = config("glassllm")
@@ -43,6 +46,8 @@ def hybrid(name: str = "qwen3_5") -> Any:
 
 class ExactStates:
     """States in float64 over the same integers that the device gets."""
+
+    longest_interval = formats.LOG_MAX
 
     def __init__(self, geometry: Geometry = GEOMETRY) -> None:
         self.geometry = geometry
@@ -87,3 +92,36 @@ def exact_engine(**options: Any) -> ExactEngine:
     engine = ExactEngine(HEAD_DIM, **options)
     engine.states = ExactStates()
     return engine
+
+
+def _nan(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (arguments[0] * float("nan"), *arguments[1:])
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def fail_everywhere(model: Any, cache: Any, ids: torch.Tensor) -> None:
+    """A pass that fails in front of each layer, by NaN and by an interrupt, and one that fails after the last."""
+    kinds: list[tuple[Any, Any, type[BaseException]]] = [(model.lm_head, _interrupt, KeyboardInterrupt)]
+    for layer in model.model.layers:
+        kinds += [(layer, _nan, NotFiniteError), (layer, _interrupt, KeyboardInterrupt)]
+    for module, hook, error in kinds:
+        handle = module.register_forward_pre_hook(hook)
+        with pytest.raises(error):
+            model(ids, cache=cache)
+        handle.remove()
+
+
+def conversation(engine: Any, failing: bool, state_format: str = "int4-log8") -> tuple[list[torch.Tensor], Any]:
+    """Logits of some passes of a hybrid on an engine, if ``failing`` with some that fail before each; and its cache."""
+    model = hybrid()
+    attachment = attach(model, engine, state_format=state_format)
+    cache = attachment.new_cache()
+    logits = []
+    for length, seed in ((6, 1), (1, 2), (4, 3), (1, 4)):
+        if failing:
+            fail_everywhere(model, cache, prompt(3, seed=9))
+        logits.append(model(prompt(length, seed=seed), cache=cache).logits)
+    return logits, cache

@@ -14,13 +14,22 @@ from statecell.model.recurrent.families import GatedDeltaNet
 from statecell.model.recurrent.named import MODES
 from statecell.model.recurrent.state import new_state
 from statecell.runtime.attention import Attachment, attach, attachment_of, detach
-from statecell.runtime.errors import CacheStateError, NotFiniteError, UnsupportedError
+from statecell.runtime.errors import CacheStateError, UnsupportedError
 from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.recurrent.layer import StateHandle, StateLayer
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers
 from tests.runtime.exact_engine import ExactEngine
-from tests.runtime.recurrent.hybrids import CONFIGS, GEOMETRY, HEAD_DIM, LINEAR, ExactStates, exact_engine, hybrid
+from tests.runtime.recurrent.hybrids import (
+    CONFIGS,
+    GEOMETRY,
+    HEAD_DIM,
+    LINEAR,
+    ExactStates,
+    conversation,
+    exact_engine,
+    hybrid,
+)
 from tests.runtime.small_models import PAD, prompt
 
 NEW = 12
@@ -97,49 +106,17 @@ def test_the_state_is_not_on_the_host(model: Any) -> None:
     assert len(exact_of(attachment).groups) <= len(LINEAR)  # freed before the next ones were opened
 
 
-def _nan(_: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return (arguments[0] * float("nan"), *arguments[1:])
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def fail_everywhere(model: Any, cache: Any, ids: torch.Tensor) -> None:
-    """A pass that fails in front of each layer, by NaN and by an interrupt, and one that fails after the last."""
-    kinds: list[tuple[Any, Any, type[BaseException]]] = [(model.lm_head, _interrupt, KeyboardInterrupt)]
-    for layer in model.model.layers:
-        kinds += [(layer, _nan, NotFiniteError), (layer, _interrupt, KeyboardInterrupt)]
-    for module, hook, error in kinds:
-        handle = module.register_forward_pre_hook(hook)
-        with pytest.raises(error):
-            model(ids, cache=cache)
-        handle.remove()
-
-
-def run(engine: Any, failing: bool, state_format: str = "int4-log8") -> tuple[list[torch.Tensor], Any]:
-    model = hybrid()
-    attachment = attach(model, engine, state_format=state_format)
-    cache = attachment.new_cache()
-    logits = []
-    for length, seed in ((6, 1), (1, 2), (4, 3), (1, 4)):
-        if failing:
-            fail_everywhere(model, cache, prompt(3, seed=9))
-        logits.append(model(prompt(length, seed=seed), cache=cache).logits)
-    return logits, cache
-
-
 @pytest.mark.parametrize("state_format", ["int4", "int4-log8", "residual", "int4-stochastic"])
 def test_failed_passes_leave_no_trace(state_format: str) -> None:
-    plain, _ = run(ModelEngine(GEOMETRY), False, state_format)
-    failed, _ = run(ModelEngine(GEOMETRY), True, state_format)
+    plain, _ = conversation(ModelEngine(GEOMETRY), False, state_format)
+    failed, _ = conversation(ModelEngine(GEOMETRY), True, state_format)
     assert all(torch.equal(a, b) for a, b in zip(plain, failed, strict=True))
 
 
 def test_without_the_way_back_the_test_above_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = run(ModelEngine(GEOMETRY), False)
+    plain, _ = conversation(ModelEngine(GEOMETRY), False)
     monkeypatch.setattr(ModelStates, "restore", lambda *_: None)
-    failed, _ = run(ModelEngine(GEOMETRY), True)
+    failed, _ = conversation(ModelEngine(GEOMETRY), True)
     assert not all(torch.equal(a, b) for a, b in zip(plain, failed, strict=True))
 
 
@@ -181,8 +158,8 @@ def test_the_integer_engine_is_the_integer_model(model: Any, state_format: str) 
 
 
 def test_quantised_states_are_near_the_exact_ones() -> None:
-    exact, _ = run(exact_engine(), False)
-    stored, _ = run(ModelEngine(GEOMETRY), False, "int8-log8")
+    exact, _ = conversation(exact_engine(), False)
+    stored, _ = conversation(ModelEngine(GEOMETRY), False, "int8-log8")
     for a, b in zip(exact, stored, strict=True):
         assert 0 < (a - b).norm() < 0.5 * a.norm()
 

@@ -65,4 +65,4 @@ def test_turns_and_restart(folder: str) -> None:
         assert first.tokens == 8 and first.agreement is not None and first.array_bytes_per_token is not None
         session.restart()
         assert session.generate("All work and no play", 8).text == first.text
-        assert session.device == "model:smollm2"
+        assert session.device == "model:hybrid"

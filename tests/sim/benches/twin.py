@@ -111,6 +111,7 @@ TWINS = [
         "name": "tiny2", "multiplier": "gated", "rotated": True}),
     Twin("recurrent.requantise", "codes_of_every_mode", {"name": "tiny", "times": 1}),
     Twin("recurrent.share", "shares_of_channels", {"name": "tiny", "multiplier": "gated"}),
+    Twin("recurrent.snapshot", "states_are_sent_and_set", {"name": "recur32", "link_bytes": 8}),
     Twin("recurrent.tokens", "payloads_come_back_by_part", {"name": "recur32", "lanes": True}),
     Twin("recurrent.unit", "tokens_of_many_slots", {
         "name": "recur32", "rule": Rule(decay_first=False), "lane_decay": True, "tokens": 1, "logs": False,

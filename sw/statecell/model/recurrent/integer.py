@@ -36,8 +36,14 @@ def check(state: State, token: Token, tokens: int | None = None) -> None:
 
     tokens: so many of them are in ``token``, along a first axis.
     """
-    h, r, d = state.heads, state.channels, state.geometry.head_dim
-    shapes = {"q": (h, d), "k": (h, d), "b": (h, d), "v": (h, r), "decay": tuple(state.factor.shape), "beta": (h,)}
+    check_token(token, heads=state.heads, channels=state.channels, dim=state.geometry.head_dim,
+                decays=state.factor.shape[1], tokens=tokens)
+
+
+def check_token(token: Token, *, heads: int, channels: int, dim: int, decays: int, tokens: int | None) -> None:
+    """`check` against the sizes of a state; ``decays``: of a head, 1 or one a lane."""
+    h, r, d = heads, channels, dim
+    shapes = {"q": (h, d), "k": (h, d), "b": (h, d), "v": (h, r), "decay": (h, decays), "beta": (h,)}
     limits = dict.fromkeys(("q", "k", "b", "v"), (-formats.VECTOR_MAX, formats.VECTOR_MAX))
     limits |= {"decay": (1, 1 << formats.DECAY_FRACTION), "beta": (0, (1 << formats.BETA_BITS) - 1)}
     for name, one in shapes.items():

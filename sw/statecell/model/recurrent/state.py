@@ -18,6 +18,8 @@ ONE_FACTOR = 1 << (formats.FACTOR_BITS - 1)
 """A factor of 1.0."""
 ONE_DECAY = 1 << formats.DECAY_FRACTION
 """A decay or log weight of 1.0."""
+DEFAULT_FEEDBACK = 13
+"""Error feedback in sixteenths, where nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class State:
 
 
 def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, lane_decay: bool = False,
-              feedback: Tensor | int = 13, shift: Tensor | int = 0, seed: Tensor | int = 1) -> State:
+              feedback: Tensor | int = DEFAULT_FEEDBACK, shift: Tensor | int = 0, seed: Tensor | int = 1) -> State:
     """An empty state with one mode a head. feedback (sixteenths), shift and seed (not 0): one for all heads, or [H]."""
     heads, d = len(modes), geometry.head_dim
     if lane_decay and any(mode.rotate for mode in modes):

@@ -74,12 +74,20 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str,
     """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.MODES`.
 
     Without a calibration the default stores every head in two planes, and units come from the first tokens. Raises
-    UnsupportedError for another format, CalibrationError for a calibration of another shape.
+    UnsupportedError for another format or one whose log the engine has no room for, CalibrationError for a calibration
+    of another shape.
     """
     if state_format not in (DEFAULT, *MODES):
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
                                f"{', '.join(MODES)}.")
     layers, heads = len(states.layers), states.heads
+    interval = MODES[SLOW if state_format == DEFAULT else state_format].interval
+    if interval > engine.longest_interval:
+        fitting = [name for name, mode in MODES.items() if mode.interval <= engine.longest_interval]
+        raise UnsupportedError(
+            f"The state format '{state_format}' writes a state back every {interval} tokens, this device at most every "
+            f"{engine.longest_interval}: use --state with one of {', '.join(fitting)}, or the integer model, --device "
+            "model:.")
     if calibration is None:
         mode = MODES[SLOW if state_format == DEFAULT else state_format]
         return [LayerPlan(modes=[mode] * heads, units=None)] * layers

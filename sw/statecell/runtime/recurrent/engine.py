@@ -36,6 +36,11 @@ class StateCounters:
     rescaled: int = 0
 
 
+def seed_of(head: int) -> int:
+    """Noise seed of a group's head."""
+    return 1 + 7919 * head
+
+
 class StateEngine(Protocol):
     """Groups of heads with their states. A group is what one layer of one batch keeps, and takes tokens in step.
 
@@ -45,6 +50,10 @@ class StateEngine(Protocol):
     @property
     def geometry(self) -> Geometry:
         """Of the array that holds the state rows; ``head_dim`` is their lanes d."""
+
+    @property
+    def longest_interval(self) -> int:
+        """Most tokens from one write-back of a state to the next."""
 
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
         """Open a group of empty states, one a mode, each with its state shift (`model.recurrent.host.Units`)."""

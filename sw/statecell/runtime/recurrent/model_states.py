@@ -13,15 +13,15 @@ from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.state import State, new_state
-from statecell.runtime.recurrent.engine import StateCounters, StateShape
+from statecell.runtime.recurrent.engine import StateCounters, StateShape, seed_of
+from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-
-_SEED_STEP = 7919
-"""Distance of the noise seeds of neighbouring heads."""
 
 
 class ModelStates:
     """StateEngine over the integer model, with as many states as memory holds."""
+
+    longest_interval = formats.LOG_MAX
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
@@ -39,7 +39,7 @@ class ModelStates:
         group, self._next = self._next, self._next + 1
         self._states[group] = new_state(
             modes, shape.rule, self._geometry, channels=shape.channels, lane_decay=shape.lane_decay,
-            shift=torch.tensor(list(shift)), seed=1 + torch.arange(len(modes)) * _SEED_STEP)
+            shift=torch.tensor(list(shift)), seed=torch.tensor([seed_of(head) for head in range(len(modes))]))
         return group
 
     def free_states(self, groups: Sequence[int]) -> None:
