@@ -72,12 +72,12 @@ def same_mode(a: StateMode, b: StateMode) -> bool:
 
 
 def state_rows(mode: StateMode) -> int:
-    """Rows that a state takes in each bank."""
+    """Rows that a state takes in each bank, without its log."""
     return mode.channels if mode.flags & StateFlag.WIDE else mode.channels // 2
 
 
 def state_pages(mode: StateMode, page_rows: int) -> range:
-    """Pages that a state lies in."""
+    """Pages that a state lies in, without its log."""
     return range(mode.first_page, mode.first_page - (-state_rows(mode) // page_rows))
 
 

@@ -125,7 +125,6 @@ def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: 
     first = [sum(sizes[:head]) for head in range(state.heads)]
     for head in range(state.heads):
         device.open_state(head, state_mode(state, head, first[head]))
-        device.map_pages(head, range(first[head], first[head] + min(sizes[head], G.pages_per_slot)))
     for start in range(0, tokens, ROUND):
         requests: list[Request] = []
         expected: list[list[int]] = []

@@ -24,7 +24,7 @@ def random_status(g: Geometry, rng: random.Random) -> StateStatus:
     flags = StateFlag(rng.randrange(1024))
     mode = StateMode(
         flags=flags, feedback=rng.randint(0, 16), shift=rng.randrange(16), channels=8 * rng.randint(2, g.head_dim // 4),
-        first_page=rng.randrange(g.pages), seed=rng.getrandbits(32))
+        first_page=rng.randrange(g.pages), interval=rng.randint(1, 127), seed=rng.getrandbits(32))
     registers = StateRegisters(**{name: rng.getrandbits(bits) for name, bits in LIMITS.items()})
     count = g.head_dim if flags & StateFlag.LANE_DECAY else 1
     factors = np.array([rng.randrange(1 << 23, 1 << 24) for _ in range(count)], np.uint32)
@@ -42,6 +42,7 @@ def slot_fields(mode: StateMode, g: Geometry) -> dict[str, Any]:
         "mode": {**inner, "feedback": mode.feedback, "shift": mode.shift},
         **{name: int(bool(mode.flags & flag)) for name, flag in outer.items()},
         "base": mode.first_page * g.page_rows, "channels": mode.channels,
+        "interval": mode.interval,
     }
 
 
@@ -57,11 +58,11 @@ def spoilt(status: StateStatus, rng: random.Random) -> StateStatus:
 
 def another(mode: StateMode, g: Geometry, rng: random.Random) -> StateMode:
     """Alike but for one field or flag; never in the count of factors."""
-    field = rng.choice(["flags", "feedback", "shift", "channels"])
+    field = rng.choice(["flags", "feedback", "shift", "channels", "interval"])
     if field == "flags":
         flag = rng.choice([f for f in StateFlag if f != StateFlag.LANE_DECAY])
         return replace(mode, flags=mode.flags ^ flag)
-    limit = {"feedback": 17, "shift": 16, "channels": 2 * g.head_dim}[field]
+    limit = {"feedback": 17, "shift": 16, "channels": 2 * g.head_dim, "interval": 128}[field]
     return replace(mode, **{field: (getattr(mode, field) + 8) % limit})
 
 
