@@ -12,6 +12,7 @@ MODES: dict[str, Mode] = {
     "int4-fresh-stochastic": Mode(scales=Scales.FRESH, rounding=Rounding.STOCHASTIC, rotate=False),
     "int4": Mode(),
     "int4-stochastic": Mode(rounding=Rounding.STOCHASTIC),
+    "int4-predicted": Mode(scales=Scales.SUPPLIED),
     "residual": Mode(storage=Storage.RESIDUAL),
     "int8": Mode(storage=Storage.INT8),
     "int4-log8": Mode(interval=8),

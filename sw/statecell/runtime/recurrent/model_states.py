@@ -14,6 +14,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.state import State, new_state
 from statecell.runtime.recurrent.engine import StateCounters, StateShape
+from statecell.runtime.recurrent.scales import ScaleSource, Stored
 from statecell.spec.geometry import Geometry
 
 _SEED_STEP = 7919
@@ -34,12 +35,15 @@ class ModelStates:
         """Of the array that the model stands for."""
         return self._geometry
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
         """Open empty states."""
+        strength = {} if feedback is None else {"feedback": torch.tensor(list(feedback))}
         group, self._next = self._next, self._next + 1
         self._states[group] = new_state(
             modes, shape.rule, self._geometry, channels=shape.channels, lane_decay=shape.lane_decay,
-            shift=torch.tensor(list(shift)), seed=1 + torch.arange(len(modes)) * _SEED_STEP)
+            shift=torch.tensor(list(shift)), seed=1 + torch.arange(len(modes)) * _SEED_STEP,
+            **strength)
         return group
 
     def free_states(self, groups: Sequence[int]) -> None:
@@ -51,7 +55,7 @@ class ModelStates:
         """The stored state of a group."""
         return self._states[group]
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Token after token; a full log is written back at once."""
         state = self._states[group]
         integer.check(state, tokens, len(tokens.k))
@@ -62,13 +66,15 @@ class ModelStates:
         written = commits = 0
         planes = torch.tensor([mode.planes for mode in state.modes.each])
         at_once = state.modes.interval == 1
-        for token in each:
+        for t, token in enumerate(each):
             before = state.skipped
-            outputs.append(integer.take(state, token))
+            given = None if scales is None else scales(t, Stored(
+                energy=state.energy(), scales=state.scales, factor=state.factor, shift=state.shift))
+            outputs.append(integer.take(state, token, scales=given))
             written += int((planes * at_once * (state.skipped == before)).sum())
             due = integer.due(state)
             if bool(due.any()):
-                integer.commit(state, due)
+                integer.commit(state, due, scales=given)
                 commits += int(due.sum())
                 written += int((planes * due).sum())
         c, rows = self._counters, state.channels
