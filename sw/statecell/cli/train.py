@@ -25,7 +25,7 @@ def train(
                                  "predictor, over stored states; 0 leaves them out.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", help="Formats of those steps, in turn, with commas; see `statecell eval ppl`.")
+        str | None, typer.Option("--state", help="Formats of those steps in turn, with commas; as in `eval ppl`.")
     ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", help="Train the guards of this model, and nothing before: a name or folder.")

@@ -1,4 +1,4 @@
-"""A trained model as a folder that `load_model` opens: float16 weights, guards, tokenizer, calibrations, recipe, licence."""
+"""A trained model as a folder that `load_model` opens: float16 weights, guards, tokenizer, calibrations, recipe."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
+from transformers.cache_utils import Cache
 
 from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.calibration import StateCalibration
@@ -16,6 +17,7 @@ from statecell.train.corpus import Corpus
 from statecell.train.finetune import FineTuner, FinetuneRecipe
 from statecell.train.pretrain import full_rate
 from statecell.train.recipe import TrainError
+from statecell.train.stored import StoredCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class GuardTuner(FineTuner):
                                  weight_decay=0.0)
         return [*super().new_optimizers(), full_rate(adam)]
 
-    def cost(self) -> Tensor:
-        """The cost of the tokens that were written."""
-        return self._rates.write_cost * gating.gates().mean()
+    def cost(self, cache: Cache) -> Tensor:
+        """The cost of the tokens that were written, and the predictors'."""
+        assert isinstance(cache, StoredCache)
+        return self._rates.write_cost * gating.gates().mean() + cache.cost()

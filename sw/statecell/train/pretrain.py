@@ -64,8 +64,8 @@ class Trainer:
         recipe = self.recipe
         return optimizers(self.model, recipe.rate, recipe.rate_other, recipe.weight_decay)
 
-    def cost(self) -> Tensor:
-        """What is added to the loss of the pass just made, in nats per token."""
+    def cost(self, cache: Cache) -> Tensor:
+        """What is added to the loss of the pass just made with ``cache``, in nats per token."""
         return torch.zeros(())
 
     @property
@@ -119,7 +119,7 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.half), quiet_transformers():
             logits = self.model(piece[:, :-1], cache=cache, use_cache=True).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets_of(piece[:, 1:]).flatten())
-        (loss + self.cost()).backward()
+        (loss + self.cost(cache)).backward()
         for module in self.modules.values():
             torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP)
         for optimizer in self.optimizers:
@@ -134,7 +134,7 @@ class Trainer:
 
     def save(self, loss: float, probe: Tensor | None = None) -> None:
         """Write the checkpoint and a line of the log."""
-        state = {name: module.state_dict() for name, module in self.modules.items()}
+        state: dict[str, Any] = {name: module.state_dict() for name, module in self.modules.items()}
         state |= {"step": self.step, "optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
         checkpoint.save(self.checkpoint, self._plain, state)
         line: dict[str, Any] = {"step": self.step, "train_bits_per_byte": loss}

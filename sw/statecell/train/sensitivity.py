@@ -1,10 +1,11 @@
 """How stored states answer to a predicted scale or to the error feedback's alpha: gradients that no rounding gives.
 
-Forward mode, beside the integer model and token by token. A rounding counts as identity (straight through), so that
-with the step's float transition A S = g S - beta (k . g S) k
-- of alpha, which is one number: D' = A D + g low, low what the read-out does not see of the stored rows;
-- of a row's scale s, which is new at every write: dS/dlog s is the rounding error, or the code where it was clipped
-  (Esser et al. 2020, equation 3), and only the read-out of the next token is followed.
+Beside the integer model and token by token, a rounding counting as identity (straight through):
+- alpha, one number a head, has the read-outs' own gradient, in forward mode. With the step's float transition A S =
+  g S - beta (k . g S) k, D = dS/dalpha becomes A D + g low, low what the read-out does not see of the stored rows.
+- A row's scale s, new at every write, has that of half the squared error of the write over the row's squared norm,
+  where dS/dlog s is the rounding error, or the code if it was clipped (Esser et al. 2020, equation 3). The loss's own
+  gradient would say the same with far more noise.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ _CLIPPED = 0.75
 
 
 class Sensitivity:
-    """Gradients of a step's read-outs, float64 [H, R] for each token, in the unit of the device's o.
-
-    ``scale``: of log s of the row's last write; ``alpha``: of its head's alpha. Zero for heads without either.
+    """What each token of a step gives, float64 [H, R]: ``alpha``, the gradient of its read-out in the unit of the
+    device's o, and ``error``, that of a write's relative error. Zero for heads without error feedback or scales that
+    are supplied.
     """
 
     def __init__(self, state: State) -> None:
         shape = (state.heads, state.channels, state.geometry.head_dim)
-        self._of_scale, self._of_alpha = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
-        self._before = self._low = self._of_scale
-        self.scale: list[Tensor] = []
+        self._before = self._low = self._of_alpha = torch.zeros(shape, dtype=torch.float64)
+        self.error: list[Tensor] = []
         self.alpha: list[Tensor] = []
 
     def before(self, state: State) -> None:
@@ -51,18 +51,20 @@ class Sensitivity:
 
         def moved(direction: Tensor) -> Tensor:
             seen = g[..., 0] * gain * torch.einsum("hrd,hd->hr", direction, k)
-            return g * direction - (beta * seen)[..., None] * k[:, None]
+            new: Tensor = g * direction - (beta * seen)[..., None] * k[:, None]
+            return new
 
         unit = gain * (1 << formats.RECUR_FRACTION)
-        self._of_scale, self._of_alpha = moved(self._of_scale), moved(self._of_alpha)
-        self.scale.append(torch.einsum("hrd,hd->hr", self._of_scale, q) * unit)
+        self._of_alpha = moved(self._of_alpha)
         self.alpha.append(torch.einsum("hrd,hd->hr", self._of_alpha, q) * unit)
         stored = state.values()
         exact = moved(self._before) + (beta * token.v[0])[..., None] * k[:, None]
         error = stored - exact
         clipped = error.abs() > _CLIPPED * _steps(state).abs()
         supplied, blind = (x[:, None, None] for x in (state.modes.supplied, state.modes.blind))
-        self._of_scale = torch.where(supplied, torch.where(clipped, stored, error), 0.0)
+        of_scale = torch.where(clipped, stored, error)
+        size = exact.square().sum(-1).clamp(min=1.0)
+        self.error.append(torch.where(supplied[..., 0], (error * of_scale).sum(-1) / size, 0.0))
         self._of_alpha = torch.where(blind, self._of_alpha + g * self._low, 0.0)
 
 

@@ -27,7 +27,7 @@ class StoredState(CarriedConvolution, StateLayer):
     Forward: the integer model's read-outs, bit for bit. Backward: the gradient of the float recurrence ``chunked`` over
     the same segment, begun at the stored states (Bengio, Leonard and Courville 2013: a rounding counts as identity).
     Where the plan has predicted scales or error feedback, the predictor and ``feedback``, of which the layer is number
-    ``row``, get gradients too, by `Sensitivity`.
+    ``row``, get gradients too, by `Sensitivity`: the latter from the read-outs, the former from `cost`.
     """
 
     def __init__(self, states: ModelStates, store: StateStore, index: int, plan: LayerPlan, chunked: Callable,
@@ -35,6 +35,9 @@ class StoredState(CarriedConvolution, StateLayer):
         super().__init__(store, index, plan)
         self._states, self._chunked, self._row, self._feedback = states, chunked, row, feedback
         self._carried: Callable[[], Tensor] | None = None
+        """0 for each read-out, with alpha's gradient."""
+        self.cost: Callable[[], Tensor] | None = None
+        """0 for the segment, with the predictor's gradient."""
 
     def rule(self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor) -> Tensor:
         """As `StateLayer.rule`, with gradients. Raises TrainError where a log still holds tokens at the start."""
@@ -46,8 +49,8 @@ class StoredState(CarriedConvolution, StateLayer):
         return out if self._carried is None else out + self._carried().to(out.dtype)
 
     def _step(self, tokens: Token) -> Tensor:
-        """As `StateLayer._step`; `_carried` is then 0 with the gradients of what the guards have decided."""
-        self._carried = None
+        """As `StateLayer._step`; `_carried` and `cost` then know how the guards should have decided."""
+        self._carried = self.cost = None
         if self.plan.predictor is None and self.plan.feedback is None:
             return super()._step(tokens)
         assert self.group is not None and self.units is not None
@@ -59,20 +62,13 @@ class StoredState(CarriedConvolution, StateLayer):
             read.append(self.store.step(self.group, one, None if predicted is None else _later(predicted, t)))
             answer.after(self._states.state(self.group), one)
         units = repeated(self.units, self.batch)
-        of_scale, of_alpha = (units.output(torch.stack(x)).unflatten(1, (self.batch, -1)).transpose(0, 1)
-                              for x in (answer.scale, answer.alpha))  # [B, T, H, R]
-
-        def carried() -> Tensor:
-            total = torch.zeros_like(of_scale)
-            if predicted is not None:
-                logs = predicted.multipliers().log()
-                # a read-out answers to the scales of the write before it
-                total = total + of_scale * _nothing(torch.nn.functional.pad(logs, (0, 0, 0, 0, 1, 0))[:, :-1])
-            if self._feedback is not None:
-                total = total + of_alpha * _nothing(self._feedback()[self._row])[:, None]
-            return total
-
-        self._carried = carried
+        of_alpha, of_scale = (x.unflatten(1, (self.batch, -1)).transpose(0, 1) for x in (
+            units.output(torch.stack(answer.alpha)), torch.stack(answer.error)))  # [B, T, H, R]
+        if self._feedback is not None:
+            learner = self._feedback
+            self._carried = lambda: of_alpha * _nothing(learner()[self._row])[:, None]
+        if predicted is not None:
+            self.cost = lambda: (of_scale * _nothing(predicted.multipliers().log())).sum(-1).mean()
         return torch.cat(read)
 
     def real_state(self) -> Tensor | None:
@@ -111,3 +107,8 @@ class StoredCache(RecurrentCache):
         held: list[Any] = [StoredState(states, store, i, recurrent[i], chunked, rows[i], feedback) if i in recurrent
                            else CarriedRows() for i in range(layers)]
         super().__init__(layers=held)
+
+    def cost(self) -> Tensor:
+        """What the predictors' gradients of the last segment are taken of; 0."""
+        costs = [layer.cost() for layer in self.layers if isinstance(layer, StoredState) and layer.cost is not None]
+        return sum(costs, torch.zeros(()))

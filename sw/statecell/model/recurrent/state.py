@@ -146,13 +146,17 @@ class State:
         return torch.where(self.modes.rotate[:, None, None], back, stored)
 
     def energy(self) -> Tensor:
-        """Squared norm of the stored rows, int64 [H] below 2^57, in 2^-12 LSB^2 (shift and factor not applied).
+        """Squared norm of the stored rows, int64 [H] below 2^57: the sum of `row_energy`."""
+        return self.row_energy().sum(-1)
 
-        Sum over rows and groups of (sum of high-plane code^2) (8 + m)^2 << 2 e.
+    def row_energy(self) -> Tensor:
+        """Squared norm of each stored row, int64 [H, R], in 2^-12 LSB^2 (shift and factor not applied).
+
+        Sum over groups of (sum of high-plane code^2) (8 + m)^2 << 2 e.
         """
         magnitude = self.scales & 127
         square = (self.high.long() ** 2).sum(-1) * (8 + (magnitude & 7)) ** 2
-        return (square << 2 * (magnitude >> formats.SCALE_MANTISSA)).sum((-1, -2))
+        return (square << 2 * (magnitude >> formats.SCALE_MANTISSA)).sum(-1)
 
 
 def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, lane_decay: bool = False,

@@ -69,7 +69,7 @@ class ModelStates:
         for t, token in enumerate(each):
             before = state.skipped
             given = None if scales is None else scales(t, Stored(
-                energy=state.energy(), scales=state.scales, factor=state.factor, shift=state.shift))
+                energy=state.row_energy(), scales=state.scales, factor=state.factor, shift=state.shift))
             outputs.append(integer.take(state, token, scales=given))
             written += int((planes * at_once * (state.skipped == before)).sum())
             due = integer.due(state)

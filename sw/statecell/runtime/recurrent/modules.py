@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 HIDDEN = 16
 MULTIPLIERS = (0.1, 10.0)
-"""Range of the predictor's scales, over that of a channel of the head's mean size."""
+"""Range of the predictor's scales, over those that `scales` works out from the rows' norms."""
 ALPHA = 0.8
 _LEAK = 0.1
 """Gradient of a gate where it is clamped, so that it can come back."""
@@ -24,9 +24,10 @@ class FreezeGate(nn.Module):
 
     def forward(self, embedding: Tensor) -> Tensor:
         """Gates [B, T, layers, H] of normalised embeddings [B, T, E]: linear, clamped, so that 0 and 1 are reached."""
-        linear = torch.einsum("bte,lhe->btlh", embedding, self.weight) + self.bias
+        linear = torch.einsum("bte,lhe->btlh", embedding, self.weight) / embedding.shape[-1] ** 0.5 + self.bias
         leaky = _LEAK * linear
-        return linear.clamp(0, 1) + (leaky - leaky.detach())
+        gates: Tensor = linear.clamp(0, 1) + (leaky - leaky.detach())
+        return gates
 
 
 class ErrorFeedback(nn.Module):
@@ -58,7 +59,8 @@ class ScalePredictor(nn.Module):
         ``embedding`` [..., E] normalised; ``octaves`` [..., H]: log2 of the norm of each head's state.
         """
         hidden = nn.functional.silu(self.inner(torch.cat([embedding, octaves / 8], -1)))
-        return self.outer(hidden).exp().clamp(*MULTIPLIERS).unflatten(-1, (-1, self.channels))
+        scales: Tensor = self.outer(hidden).exp().clamp(*MULTIPLIERS)
+        return scales.unflatten(-1, (-1, self.channels))
 
 
 def normalised(embedding: Tensor) -> Tensor:

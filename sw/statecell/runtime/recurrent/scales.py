@@ -1,8 +1,9 @@
-"""Scales of state rows that the host supplies: what the predictor wants, held while the stored scale is near it.
+"""Scales of state rows that the host supplies: what the predictor wants, held while the stored scale is no worse.
 
-A row's scale is to be a multiple of that which makes the codes of a head's mean row _CODES in root mean square. The
-head's norm after a token is not known before it; sqrt(|g S|^2 + |beta v k|^2) stands for it. A scale that changes
-rounds every code of the row again, so the stored one is kept within _SLACK steps of an eighth of an octave.
+A row's scale is to be a multiple of the one that gives its codes a root mean square of _CODES. The row's norm after a
+token is not known before it; sqrt(|g S_j|^2 + (beta v_j |k|)^2) stands for it. A scale that changes rounds every code
+of the row again, so the stored one is kept while it is at least the wanted one and at most _HELD steps (an eighth of an
+octave each) above it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from statecell.model.recurrent.integer import Token
 from statecell.runtime.recurrent.modules import ScalePredictor
 from statecell.spec import formats
 
-_CODES = 3.0
-_SLACK = 4
+_CODES = 5.0
+_HELD = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What an engine tells of H heads before a token: ``energy`` and ``shift`` [H], ``scales`` [H, R, groups],
-    ``factor`` [H, 1], as `model.recurrent.state.State` has them.
+    """What an engine tells of H heads before a token: ``energy`` [H, R] of the rows, ``scales`` [H, R, groups],
+    ``factor`` [H, 1] and ``shift`` [H], as `model.recurrent.state.State` has them.
     """
 
     energy: Tensor
@@ -47,16 +48,16 @@ class Predicted:
 
     def __call__(self, t: int, stored: Stored) -> Tensor:
         """The bytes, int64."""
-        norm, fallen = self._norm(t, stored)
-        rows, dim = stored.scales.shape[1], self._tokens.k.shape[-1]
-        self._octaves.append(torch.log2(norm))
+        norms, fallen = self._norms(t, stored)
+        self._octaves.append(torch.log2(norms.norm(dim=-1)))
         with torch.no_grad():
             shown = self._octaves[-1].float().unflatten(0, (len(self._embedding), -1))
             multipliers = self._predictor(self._embedding[:, t], shown).flatten(0, 1).double()
-        wanted = magnitudes(multipliers * norm[:, None] / (_CODES * (rows * dim) ** 0.5))[..., None]
+        wanted = magnitudes(multipliers * norms / (_CODES * self._tokens.k.shape[-1] ** 0.5))[..., None]
         held = (stored.scales & 127) - (fallen << formats.SCALE_MANTISSA)[:, None, None]
-        near = (held >= 0) & ((held - wanted).abs() <= _SLACK)
-        return torch.where(near, held + (stored.scales & 128), wanted)
+        above = held - wanted
+        kept = (held >= 0) & (above >= 0) & (above <= _HELD)
+        return torch.where(kept, held, wanted)
 
     def multipliers(self) -> Tensor:
         """The multipliers of every token asked for so far, [B, T, H, R], with their gradients."""
@@ -64,16 +65,15 @@ class Predicted:
         out: Tensor = self._predictor(self._embedding[:, :shown.shape[1]], shown)
         return out
 
-    def _norm(self, t: int, stored: Stored) -> tuple[Tensor, Tensor]:
-        """(expected norm of each state after token t, octaves that its factor loses then), codes times scales."""
+    def _norms(self, t: int, stored: Stored) -> tuple[Tensor, Tensor]:
+        """(expected norms [H, R] of the rows after token t, codes times scales, octaves that their factor loses)."""
         decay, one = self._tokens.decay[t], float(1 << formats.DECAY_FRACTION)
         after, octaves = factor.normalised(factor.decayed(stored.factor, decay))
-        kept = stored.energy.double().sqrt() * 2.0**-formats.SCALE_BIAS
-        kept = kept * (stored.factor * (decay / one) / after)[:, 0]
+        kept = stored.energy.double().sqrt() * 2.0**-formats.SCALE_BIAS * (stored.factor * (decay / one) / after)
         unit = 2.0 ** -stored.shift.double() * (1 << formats.FACTOR_BITS - 1) / after[:, 0]
         beta = self._tokens.beta[t] / (1 << formats.BETA_FRACTION)
         key = self._tokens.k[t].double().norm(dim=-1) / (1 << formats.KEY_FRACTION)
-        added = beta * self._tokens.v[t].double().norm(dim=-1) * key * unit
+        added = (beta * key * unit)[:, None] * self._tokens.v[t]
         return torch.hypot(kept, added).clamp(min=2.0**-formats.SCALE_BIAS), octaves[:, 0]
 
 
