@@ -51,8 +51,8 @@ class Sensitivity:
 
         def moved(direction: Tensor) -> Tensor:
             seen = g[..., 0] * gain * torch.einsum("hrd,hd->hr", direction, k)
-            new: Tensor = g * direction - (beta * seen)[..., None] * k[:, None]
-            return new
+            through: Tensor = g * direction - (beta * seen)[..., None] * k[:, None]
+            return through
 
         unit = gain * (1 << formats.RECUR_FRACTION)
         self._of_alpha = moved(self._of_alpha)
@@ -70,9 +70,8 @@ class Sensitivity:
 
 def _high(state: State) -> Tensor:
     """The states as read-outs of heads with error feedback see them: the high planes alone."""
-    whole = state.values().unflatten(-1, (state.geometry.groups, -1))
-    low = state.codes - (state.high << formats.CODE_BITS)
-    return (whole - low * (_steps(state).unflatten(-1, low.shape[-2:]) / (1 << formats.CODE_BITS))).flatten(-2)
+    low = (state.codes - (state.high << formats.CODE_BITS)).flatten(-2)
+    return state.values() - low * _steps(state) / (1 << formats.CODE_BITS)
 
 
 def _steps(state: State) -> Tensor:

@@ -147,6 +147,6 @@ def _windows(inputs: Tensor, live: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     def picked(ranks: Tensor) -> Tensor:
         at = torch.where(ranks >= 0, order.gather(1, ranks.clamp(min=0).flatten(1)).view_as(ranks) + 1, 0)
         found: Tensor = padded.gather(2, at.flatten(1)[:, None].expand(-1, channels, -1))
-        return found.unflatten(2, ranks.shape[1:])
+        return torch.unflatten(found, 2, ranks.shape[1:])
 
     return torch.cat([picked(before), inputs[..., None]], -1), picked(last)

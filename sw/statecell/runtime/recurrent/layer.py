@@ -58,11 +58,10 @@ class StateStore:
 
     def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """A step of the engine; any error but a refusal leaves a state that nobody knows."""
-        given = {} if scales is None else {"scales": scales}
         if self.fault is not None:
             raise CacheStateError(f"this cache cannot be used: {self.fault}; start a new one")
         try:
-            return self.engine.step(group, tokens, **given)
+            return self.engine.step(group, tokens, scales)
         except RecurrentError:
             raise
         except BaseException as error:
@@ -148,8 +147,8 @@ class StateLayer(LinearAttentionLayer):
         units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
         shape = StateShape(rule=units.rule, channels=channels)
         modes = list(plan.modes) * (batch * heads // len(plan.modes))
-        strength = {} if plan.feedback is None else {"feedback": list(plan.feedback) * batch}
-        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), **strength)
+        feedback = None if plan.feedback is None else list(plan.feedback) * batch
+        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), feedback)
         self.store.groups.append(self.group)
         self.batch, self.units = batch, units
 

@@ -60,7 +60,7 @@ class ScalePredictor(nn.Module):
         """
         hidden = nn.functional.silu(self.inner(torch.cat([embedding, octaves / 8], -1)))
         scales: Tensor = self.outer(hidden).exp().clamp(*MULTIPLIERS)
-        return scales.unflatten(-1, (-1, self.channels))
+        return torch.unflatten(scales, -1, (-1, self.channels))
 
 
 def normalised(embedding: Tensor) -> Tensor:
