@@ -1,4 +1,4 @@
-"""Gradients beside the integer model: alpha's against autograd through a float recurrence, a scale's by its definition."""
+"""Gradients beside the integer model: alpha's against autograd through a float recurrence, a scale's by definition."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.gating import Passing
 from statecell.runtime.recurrent.guards import FILE, Guards, guards_of, put
-from statecell.runtime.recurrent.modules import normalised
 from statecell.runtime.recurrent.model_states import ModelStates
+from statecell.runtime.recurrent.modules import normalised
 from statecell.store.models import load_model
 from tests.hybrid_folder import make_hybrid_folder
 from tests.runtime.recurrent.hybrids import GEOMETRY, LINEAR, hybrid
@@ -107,7 +107,7 @@ def test_a_gate_of_zero_skips_the_write_of_stored_states(model: Any) -> None:
     attachment = attach(model, ModelEngine(GEOMETRY))
     states = attachment.engine.states
     assert isinstance(states, ModelStates)
-    cache = attachment.new_cache()
+    cache: Any = attachment.new_cache()
     with torch.no_grad():
         model(ids, cache=cache)
         before, skipped = states.snapshot(cache.layers[LINEAR[0]].group), states.counters().skipped

@@ -88,8 +88,8 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
     layers, heads = len(states.layers), states.heads
     mode = MODES[SLOW if state_format == DEFAULT else state_format]
     if mode.scales == Scales.SUPPLIED and guards is None:
-        raise UnsupportedError(f"The state format '{state_format}' needs a trained scale predictor, {GUARDS_FILE} beside "
-                               "the weights, and there is none: use int4, or `statecell train`.")
+        raise UnsupportedError(f"The state format '{state_format}' needs a trained scale predictor, {GUARDS_FILE} "
+                               "beside the weights, and there is none: use int4, or `statecell train`.")
     if calibration is None:
         return [_plan([mode] * heads, None, guards, i) for i in range(layers)]
     if tuple(calibration.decay.shape) != (layers, heads):

@@ -15,12 +15,14 @@ _EPSILON = 1e-6
 
 
 class FreezeGate(nn.Module):
-    """A gate in [0, 1] per token, layer and head, from the token's embedding. Open (1) before any training."""
+    """A gate in [0, 1] per token, layer and head, from the token's embedding. Open (1) before any training, by a margin
+    that keeps it so for tokens whose writing is of use.
+    """
 
     def __init__(self, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(layers, heads, width))
-        self.bias = nn.Parameter(torch.ones(layers, heads))
+        self.bias = nn.Parameter(torch.full((layers, heads), 2.0))
 
     def forward(self, embedding: Tensor) -> Tensor:
         """Gates [B, T, layers, H] of normalised embeddings [B, T, E]: linear, clamped, so that 0 and 1 are reached."""
