@@ -36,7 +36,8 @@ class SharedStates:
         with self._lock:
             while self._discarded:
                 self._states.free_states(self._discarded.popleft())
-            return self._states.open_states(modes, shape, shift, feedback)
+            given = {} if feedback is None else {"feedback": feedback}
+            return self._states.open_states(modes, shape, shift, **given)
 
     def free_states(self, groups: Sequence[int]) -> None:
         """Free groups at once."""
@@ -51,7 +52,7 @@ class SharedStates:
     def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Take tokens as one uninterrupted batch."""
         with self._lock:
-            return self._states.step(group, tokens, scales)
+            return self._states.step(group, tokens, **({} if scales is None else {"scales": scales}))
 
     def snapshot(self, group: int) -> Any:
         """A snapshot."""

@@ -61,7 +61,7 @@ class StateStore:
         if self.fault is not None:
             raise CacheStateError(f"this cache cannot be used: {self.fault}; start a new one")
         try:
-            return self.engine.step(group, tokens, scales)
+            return self.engine.step(group, tokens, **({} if scales is None else {"scales": scales}))
         except RecurrentError:
             raise
         except BaseException as error:
@@ -147,8 +147,8 @@ class StateLayer(LinearAttentionLayer):
         units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
         shape = StateShape(rule=units.rule, channels=channels)
         modes = list(plan.modes) * (batch * heads // len(plan.modes))
-        feedback = None if plan.feedback is None else list(plan.feedback) * batch
-        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), feedback)
+        given = {} if plan.feedback is None else {"feedback": list(plan.feedback) * batch}
+        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), **given)
         self.store.groups.append(self.group)
         self.batch, self.units = batch, units
 
