@@ -40,13 +40,13 @@ def test_a_window_trains_the_guards_of_its_format(tmp_path: Path, calibration: S
     assert guards_of(one.model) is one.guards
 
 
-def test_the_cost_of_writing_closes_the_gate_of_junk(tmp_path: Path, calibration: StateCalibration) -> None:
-    one = tuner(tmp_path, calibration, states=("int8",), steps=60, junk=1.0, rate_guards=0.03, write_cost=0.05)
+def test_the_cost_of_writing_closes_the_gate_of_junk_alone(tmp_path: Path, calibration: StateCalibration) -> None:
+    one = tuner(tmp_path, calibration, states=("int8",), steps=40, junk=1.0, rate_guards=0.05)
     one.run()
     embedding = normalised(one.model.model.embed_tokens.weight.detach())
     with torch.no_grad():
         gates = one.guards.freeze(embedding[None])[0].mean((1, 2))
-    assert float(gates[JUNK[0]]) == 0 and float(gates[text().unique()].mean()) > 0.3
+    assert float(gates[JUNK[0]]) == 0 and float(gates[text().unique()].mean()) > 0.9
 
 
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, calibration: StateCalibration) -> None:

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache
 from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.calibration import StateCalibration
 from statecell.runtime.recurrent.guards import Guards, guards_of, put
-from statecell.train.corpus import Corpus
+from statecell.train.corpus import JUNK, Corpus
 from statecell.train.finetune import FineTuner, FinetuneRecipe
 from statecell.train.pretrain import full_rate
 from statecell.train.recipe import TrainError
@@ -25,15 +25,15 @@ class GuardRecipe(FinetuneRecipe):
     """A run that trains the guards too.
 
     ``rate_guards`` is AdamW's for them; the gates learn in every window, alpha in those whose format has error
-    feedback, the predictor in those of predicted scales. ``write_cost``: nats that a written token costs, so that gates
-    close where writing is of no use.
+    feedback, the predictor in those of predicted scales. ``write_cost``: nats added where all of the junk is written, in
+    proportion, so that the gates close on it; it is the loss that keeps them open on the text.
     """
 
     steps: int = 160
     decay: float = 0.7
     states: tuple[str, ...] = ("int4", "default", "int4", "int4-predicted", "int4", "default", "int4", "residual")
-    rate_guards: float = 0.002
-    write_cost: float = 0.01
+    rate_guards: float = 0.01
+    write_cost: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,9 @@ class GuardTuner(FineTuner):
                                  weight_decay=0.0)
         return [*super().new_optimizers(), full_rate(adam)]
 
-    def cost(self, cache: Cache) -> Tensor:
-        """The cost of the tokens that were written, and the predictors'."""
+    def cost(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """The cost of the junk that was written, and the predictors'."""
         assert isinstance(cache, StoredCache)
-        return self._rates.write_cost * gating.gates().mean() + cache.cost()
+        junk = torch.isin(tokens, torch.tensor(JUNK))
+        written = gating.gates()[junk].sum() / max(1, int(junk.sum()) * len(self._shape.layers) * self._shape.heads)
+        return self._rates.write_cost * written + cache.cost()

@@ -64,8 +64,8 @@ class Trainer:
         recipe = self.recipe
         return optimizers(self.model, recipe.rate, recipe.rate_other, recipe.weight_decay)
 
-    def cost(self, cache: Cache) -> Tensor:
-        """What is added to the loss of the pass just made with ``cache``, in nats per token."""
+    def cost(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """What is added to the loss of the pass just made over ``tokens`` [B, T] with ``cache``, in nats."""
         return torch.zeros(())
 
     @property
@@ -119,7 +119,7 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.half), quiet_transformers():
             logits = self.model(piece[:, :-1], cache=cache, use_cache=True).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets_of(piece[:, 1:]).flatten())
-        (loss + self.cost(cache)).backward()
+        (loss + self.cost(piece[:, :-1], cache)).backward()
         for module in self.modules.values():
             torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP)
         for optimizer in self.optimizers:

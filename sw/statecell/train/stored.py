@@ -17,7 +17,6 @@ from statecell.runtime.recurrent.modules import ErrorFeedback
 from statecell.runtime.recurrent.scales import Predicted, ScaleSource
 from statecell.runtime.recurrent.units import repeated
 from statecell.train.carry import CarriedConvolution, CarriedRows
-from statecell.train.recipe import TrainError
 from statecell.train.sensitivity import Sensitivity
 
 
@@ -40,7 +39,7 @@ class StoredState(CarriedConvolution, StateLayer):
         """0 for the segment, with the predictor's gradient."""
 
     def rule(self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-        """As `StateLayer.rule`, with gradients. Raises TrainError where a log still holds tokens at the start."""
+        """As `StateLayer.rule`, with gradients."""
         out: Tensor = self._chunked(query, key, value, g=g, beta=beta, initial_state=self.real_state(),
                                     use_qk_l2norm_in_kernel=True)[0]
         with torch.no_grad():
@@ -72,14 +71,10 @@ class StoredState(CarriedConvolution, StateLayer):
         return torch.cat(read)
 
     def real_state(self) -> Tensor | None:
-        """The stored states in real units, float32 [B, H, d, R], as transformers keeps them; None before any token."""
+        """The states, with the tokens in the log, in real units, float32 [B, H, d, R], as transformers keeps them; None before any token."""
         if self.group is None or self.units is None:
             return None
-        state = self._states.state(self.group)
-        if state.log is not None and bool(state.log.length.any()):
-            raise TrainError("A segment begins while tokens wait in a log: give segments of a multiple of the "
-                             "write-back interval.")
-        real = repeated(self.units, self.batch).state(state.unrotated_values())
+        real = repeated(self.units, self.batch).state(self._states.state(self.group).unrotated_values())
         shaped: Tensor = real.unflatten(0, (self.batch, -1)).transpose(-1, -2)
         return shaped.float()
 

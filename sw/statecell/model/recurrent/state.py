@@ -139,9 +139,16 @@ class State:
         rows = self.codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]
         return rows.flatten(-2) * (self.factor.double() / ONE_FACTOR)[:, None]
 
+    def logged(self) -> Tensor:
+        """What the tokens in the log add to `values`, in the same units."""
+        if self.log is None:
+            return torch.zeros_like(self.values())
+        keys = self.log.keys.double() * self.log.weights.double() / (ONE_DECAY << formats.KEY_FRACTION)
+        return torch.einsum("her,hed->hrd", self.log.values.double(), keys) / (1 << formats.RECUR_FRACTION)
+
     def unrotated_values(self) -> Tensor:
-        """`values` on the key axis as it was before the rotation."""
-        stored, geometry = self.values(), self.geometry
+        """`values` and `logged` on the key axis as it was before the rotation."""
+        stored, geometry = self.values() + self.logged(), self.geometry
         back = stored @ rotate.hadamard(geometry.head_dim) * (2.0**geometry.rotate_shift / geometry.head_dim)
         return torch.where(self.modes.rotate[:, None, None], back, stored)
 
