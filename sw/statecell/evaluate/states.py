@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from statecell.evaluate.naive_states import NaiveStates, naive_bits
 from statecell.evaluate.perplexity import EvaluationError, check_context, text_ids
-from statecell.model.recurrent.named import DEFAULT, MODES
+from statecell.model.recurrent.named import DEFAULT, FORMATS
 from statecell.runtime.engines import default_config
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.cache import StateCache
@@ -33,7 +33,7 @@ from statecell.store.quiet import quiet_transformers
 NAIVE = {"naive-int4": 4, "naive-int8": 8}
 """Controls: float arithmetic, a fresh float scale per column at every token, no rotation."""
 FLOAT = "fp32"
-STATES = (FLOAT, DEFAULT, *MODES, *NAIVE)
+STATES = (FLOAT, DEFAULT, *FORMATS, *NAIVE)
 EDGES = (0, 1024, 4096, 8192, 16384, 32768)
 """Positions between which the added loss is averaged."""
 _CHUNK = 256

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import Qwen3_5ForCausalLM
 from transformers.cache_utils import Cache
 
-from statecell.model.recurrent.named import DEFAULT, MODES
+from statecell.model.recurrent.named import DEFAULT, FORMATS
 from statecell.runtime.engines import default_config
 from statecell.runtime.recurrent.calibration import StateCalibration, plans
 from statecell.runtime.recurrent.dispatch import chunked_rule, installed, rules_of
@@ -42,9 +42,9 @@ class FinetuneRecipe(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.states or any(name not in (DEFAULT, *MODES) for name in self.states):
+        if not self.states or any(name not in (DEFAULT, *FORMATS) for name in self.states):
             raise TrainError(f"The states' formats are {', '.join(self.states) or 'none'}: give some of {DEFAULT}, "
-                             f"{', '.join(MODES)}.")
+                             f"{', '.join(FORMATS)}.")
 
 class FineTuner(Trainer):
     """Trainer over stored states, from a pre-trained model and the calibration of its states."""

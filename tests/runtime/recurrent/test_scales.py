@@ -11,7 +11,7 @@ import torch
 
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import RecurrentError
-from statecell.model.recurrent.named import MODES
+from statecell.model.recurrent.named import FORMATS
 from statecell.runtime.attention import attach, detach
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.model_engine import ModelEngine
@@ -42,7 +42,7 @@ def tokens(count: int, value: float = 1.0, seed: int = 0) -> Token:
 def stepped(predictor: ScalePredictor, *steps: Token) -> tuple[ModelStates, list[torch.Tensor], list[torch.Tensor]]:
     """(engine of one group, bytes supplied for each token, bytes stored before each)."""
     states = ModelStates(GEOMETRY)
-    group = states.open_states([MODES["int4-predicted"]] * HEADS, SHAPE, [1] * HEADS)
+    group = states.open_states([FORMATS["int4-predicted"]] * HEADS, SHAPE, [1] * HEADS)
     given, stored = [], []
     for part in steps:
         source = Predicted(predictor, torch.zeros(1, len(part.k), WIDTH), part)
@@ -130,7 +130,7 @@ def test_through_a_model() -> None:
 
 def test_without_scales_a_write_is_refused() -> None:
     states = ModelStates(GEOMETRY)
-    group = states.open_states([MODES["int4-predicted"]] * HEADS, SHAPE, [0] * HEADS)
+    group = states.open_states([FORMATS["int4-predicted"]] * HEADS, SHAPE, [0] * HEADS)
     with pytest.raises(RecurrentError, match="give its scale bytes"):
         states.step(group, tokens(1))
 
@@ -139,7 +139,7 @@ def test_feedback_reaches_the_array() -> None:
     states = ModelStates(GEOMETRY)
     codes = []
     for feedback in ([16, 16], [3, 16]):
-        group = states.open_states([MODES["residual"]] * HEADS, SHAPE, [0] * HEADS, feedback)
+        group = states.open_states([FORMATS["residual"]] * HEADS, SHAPE, [0] * HEADS, feedback)
         states.step(group, tokens(30))
         codes.append(states.state(group).codes)
     assert not torch.equal(codes[0][0], codes[1][0]) and torch.equal(codes[0][1], codes[1][1])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statecell.model.recurrent.host import Units
 from statecell.model.recurrent.mode import Mode, Scales, Storage
-from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
+from statecell.model.recurrent.named import DEFAULT, FORMATS, SLOW, default_modes
 from statecell.runtime.arrayfile import load_arrays, save_arrays
 from statecell.runtime.calibration import beside_weights, fingerprint
 from statecell.runtime.errors import CalibrationError, UnsupportedError
@@ -76,17 +76,17 @@ def known_states(model: Any) -> StateCalibration | None:
 
 def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibration: StateCalibration | None,
           guards: Guards | None = None) -> list[LayerPlan]:
-    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.MODES`.
+    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.FORMATS`.
 
     Without a calibration the default stores every head in two planes, and units come from the first tokens. Predicted
     scales and the strength of the error feedback are those of ``guards``. Raises UnsupportedError for another format or
     for predicted scales without guards, CalibrationError for a calibration of another shape.
     """
-    if state_format not in (DEFAULT, *MODES):
+    if state_format not in (DEFAULT, *FORMATS):
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
-                               f"{', '.join(MODES)}.")
+                               f"{', '.join(FORMATS)}.")
     layers, heads = len(states.layers), states.heads
-    mode = MODES[SLOW if state_format == DEFAULT else state_format]
+    mode = FORMATS[SLOW if state_format == DEFAULT else state_format]
     if mode.scales == Scales.SUPPLIED and guards is None:
         raise UnsupportedError(f"The state format '{state_format}' needs a trained scale predictor, {GUARDS_FILE} "
                                "beside the weights, and there is none: use int4, or `statecell train`.")
@@ -96,7 +96,7 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
         raise CalibrationError(f"the calibration of {calibration.model} is for {tuple(calibration.decay.shape)} layers "
                                f"and heads, the model has {(layers, heads)}; calibrate this model")
     modes = default_modes(calibration.decay.flatten().tolist(), engine.geometry) if state_format == DEFAULT else \
-        [MODES[state_format]] * (layers * heads)
+        [FORMATS[state_format]] * (layers * heads)
     return [_plan(modes[i * heads:(i + 1) * heads],
                   delta_units(calibration.value_peak[i], calibration.state_peak[i], states.dim), guards, i)
             for i in range(layers)]
