@@ -25,13 +25,14 @@ class GuardRecipe(FinetuneRecipe):
     """A run that trains the guards too.
 
     ``rate_guards`` is AdamW's for them; the gates learn in every window, alpha in those whose format has error
-    feedback, the predictor in those of predicted scales. ``write_cost``: nats added where all of the junk is written, in
-    proportion, so that the gates close on it; it is the loss that keeps them open on the text.
+    feedback, the predictor in those of predicted scales. ``write_cost``: nats that writing all of the junk adds to the
+    loss, so that the gates close on it; the loss itself keeps them open on the text.
     """
 
-    steps: int = 160
+    steps: int = 96
     decay: float = 0.7
-    states: tuple[str, ...] = ("int4", "default", "int4", "int4-predicted", "int4", "default", "int4", "residual")
+    states: tuple[str, ...] = ("int4", "int4", "int4-predicted", "int4", "default", "int4", "int4", "residual", "int4",
+                               "int4", "int4-predicted", "int4")
     rate_guards: float = 0.01
     write_cost: float = 1.0
 

@@ -71,7 +71,10 @@ class StoredState(CarriedConvolution, StateLayer):
         return torch.cat(read)
 
     def real_state(self) -> Tensor | None:
-        """The states, with the tokens in the log, in real units, float32 [B, H, d, R], as transformers keeps them; None before any token."""
+        """The states in real units, with the tokens in the log, as transformers keeps them: float32 [B, H, d, R].
+
+        None before any token.
+        """
         if self.group is None or self.units is None:
             return None
         real = repeated(self.units, self.batch).state(self._states.state(self.group).unrotated_values())
