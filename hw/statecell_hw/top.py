@@ -196,8 +196,7 @@ class StateCell(wiring.Component):
         """Vectors through the rotation, to the row writer or to the block packer."""
         vectors, rotate, writer, pack = self.vectors, self.rotate, self.writer, self.pack
         wiring.connect(m, self.ingest.o, vectors.i)
-        # a cycle late: a vector never begins in the cycle in which its ATTEND ends
-        m.d.sync += vectors.quiet.eq(self.passes.idle & ~self.result.o.valid)
+        m.d.comb += vectors.quiet.eq(self.passes.idle & ~self.result.o.valid)
         wiring.connect(m, self.drain.o, self.result.i)
         wiring.connect(m, self.result.o, vectors.results)
         wiring.connect(m, vectors.job, writer.job)

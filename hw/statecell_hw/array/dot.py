@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import hold
 from statecell_hw.array.multiply import Multiplier, key_form, partial, stages, tree
 from statecell_hw.array.rowstream import GAP
 from statecell_hw.layouts import QueryLoad
@@ -98,7 +99,7 @@ class Dot(wiring.Component):
         assert self.gap < GAP
         codes: list[list[Value]] = [list(self.codes)]
         for stage in range(levels - 1):
-            codes.append(self._register(m, valid[stage], codes[-1], f"code_{stage}"))
+            codes.append(hold(m, valid[stage], codes[-1], f"code_{stage}"))
         for lane in range(g.lanes):
             active = self._queries(m, lane)
             form = key_form(self.multiplier, lane, g.lanes)
@@ -112,7 +113,7 @@ class Dot(wiring.Component):
                                  for j, b in zip(members, before, strict=True)]
                     else:
                         terms = [tree(list(terms[i:i + RADIX])) for i in range(0, len(terms), RADIX)]
-                    terms = self._register(m, valid[stage], terms, f"sum_{lane}_{group}_{stage}")
+                    terms = hold(m, valid[stage], terms, f"sum_{lane}_{group}_{stage}")
                 m.d.comb += self.dots[lane][group].eq(terms[0])
         return m
 
@@ -132,12 +133,3 @@ class Dot(wiring.Component):
             m.d.sync += [a.eq(s) for a, s in zip(active, shadow, strict=True)]
             m.d.sync += [a.eq(s) for a, s in zip(scale, shadow_scale, strict=True)]
         return active
-
-    def _register(self, m: Module, enable: Value, terms: list[Value], name: str) -> list[Value]:
-        held: list[Value] = []
-        with m.If(enable):
-            for i, term in enumerate(terms):
-                register = Signal(Value.cast(term).shape(), name=f"{name}_{i}", reset_less=True)
-                m.d.sync += register.eq(term)
-                held.append(register)
-        return held

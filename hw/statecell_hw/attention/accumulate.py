@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, Value, signed
+from amaranth.hdl import Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import hold
 from statecell_hw.array.multiply import Multiplier, partial, stages, weight_form
 
 
@@ -25,6 +26,7 @@ class Accumulate(wiring.Component):
     ``capture`` copies accumulators and normalisers to the drain registers; it takes what the accumulators hold in that
     cycle. ``drain_sums`` [lane] stay until the next ``capture``; ``drain`` is the first of the words of all lanes in
     order, which ``shift`` moves on by one: a choice among all would have to reach the whole array within a cycle.
+    ``shift`` is high with ``capture`` too: it alone enables the drain registers.
     """
 
     codes: list[Signal]
@@ -56,8 +58,14 @@ class Accumulate(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a row and its weights to the accumulators that contain it: the products' levels, add."""
-        return self._levels + 1
+        """Cycles from a row and its weights to the accumulators that contain it: across an FPGA's array, the products'
+        levels, add.
+        """
+        return int(self._spread) + self._levels + 1
+
+    @property
+    def _spread(self) -> bool:
+        return self.form != "native"
 
     @property
     def _levels(self) -> int:
@@ -69,32 +77,41 @@ class Accumulate(wiring.Component):
         g = self.geometry
         levels = self._levels
         results: list[Signal] = []
-        codes = [list(self.codes)]
-        row = self.enable.any()
+        row, taken = self.enable.any(), self.enable
+        codes, weights_in = [list(self.codes)], [list(w) for w in self.weights]
+        fields: list[Any] = [self.fresh, self.step, *self.terms]
+        if self._spread:
+            taken = Signal.like(self.enable, name="taken")
+            m.d.sync += taken.eq(self.enable)
+            codes = [hold(m, row, codes[0], "code")]
+            weights_in = [hold(m, self.enable[lane], w, f"weight_{lane}") for lane, w in enumerate(weights_in)]
+            fields = hold(m, row, fields, "field")
+            row = taken.any()
+        fresh, steps, *terms = fields
         for stage in range(levels - 1):
-            codes.append(_hold(m, row, codes[-1], f"code_{stage}"))
+            codes.append(hold(m, row, codes[-1], f"code_{stage}"))
             row_1 = Signal(name=f"row_{stage}")
             m.d.sync += row_1.eq(row)
             row = row_1
         for lane in range(g.lanes):
-            enable, restart = [self.enable[lane]], [self.enable[lane] & self.fresh[lane]]
+            enable, restart = [taken[lane]], [taken[lane] & fresh[lane]]
             for stage in range(levels):
                 enable.append(Signal(name=f"enable_{lane}_{stage}"))
                 restart.append(Signal(name=f"restart_{lane}_{stage}"))
                 m.d.sync += [enable[-1].eq(enable[-2]), restart[-1].eq(restart[-2])]
-            weights: list[Signal] = list(self.weights[lane])
+            weights = weights_in[lane]
             products: list[Signal] = []
-            row_fields: list[Any] = [self.step[lane], self.terms[lane]]
+            row_fields: list[Any] = [steps[lane], terms[lane]]
             for stage in range(levels):
                 name = f"{lane}_{stage}"
                 before: Sequence[Value | None] = products or [None] * g.head_dim
-                products = _hold(m, enable[stage], [
+                products = hold(m, enable[stage], [
                     partial(stage, weights[j // g.group], code, b, self.form)
                     for j, (code, b) in enumerate(zip(codes[stage], before, strict=True))
                 ], f"product_{name}")
-                row_fields = _hold(m, enable[stage], row_fields, f"field_{name}")
+                row_fields = hold(m, enable[stage], row_fields, f"field_{name}")
                 if stage < levels - 1:
-                    weights = _hold(m, enable[stage], weights, f"weight_{name}")
+                    weights = hold(m, enable[stage], weights, f"weight_{name}")
             step, term = row_fields
             total = Signal(g.normaliser_bits, name=f"total_{lane}", reset_less=True)
             sums = [
@@ -112,17 +129,8 @@ class Accumulate(wiring.Component):
                 m.d.sync += self.drain_sums[lane].eq(total)
             results += sums
         drain = [Signal.like(s, name=f"drain_{j}", reset_less=True) for j, s in enumerate(results)]
-        with m.If(self.capture):
-            m.d.sync += [d.eq(s) for d, s in zip(drain, results, strict=True)]
-        with m.Elif(self.shift):
-            m.d.sync += [d.eq(s) for d, s in zip(drain, drain[g.word:], strict=False)]
+        following: list[Value] = [*drain[g.word:], *(Const(0, s.shape()) for s in drain[:g.word])]
+        with m.If(self.shift):
+            m.d.sync += [d.eq(Mux(self.capture, s, f)) for d, s, f in zip(drain, results, following, strict=True)]
         m.d.comb += [d.eq(s) for d, s in zip(self.drain, drain, strict=False)]
         return m
-
-
-def _hold(m: Module, enable: Value, values: list[Any], name: str) -> list[Signal]:
-    """Registers that take the values in a cycle with ``enable``."""
-    held = [Signal(Value.cast(v).shape(), name=f"{name}_{i}", reset_less=True) for i, v in enumerate(values)]
-    with m.If(enable):
-        m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
-    return held

@@ -30,10 +30,11 @@ class Normalise(wiring.Component):
     ``done`` says that the accumulators hold the result of a pass of which ``lanes`` (>= 1) lanes are wanted. As soon as
     the drain registers are free, ``capture`` is high for a cycle, the cycle after ``done`` at the earliest; the next
     ``done`` must not come before that. ``elements`` is the first word of the drain registers, which move on by a word
-    with each ``shift``, lane after lane. The words of lanes 0 to ``lanes`` - 1 follow on ``o``, ``vector_words`` each:
-    the first is valid ``latency`` cycles after ``done`` if the drain registers are free, then one a cycle; ``o.ready``
-    holds up only a buffer behind the pipeline, whose places are promised before a word leaves the drain registers.
-    ``drained`` is high when the last word is about to leave them; ``busy`` while a result or a word is in the block.
+    with each ``shift`` after the capture, lane after lane; ``shift`` is high with ``capture`` too. The words of lanes 0
+    to ``lanes`` - 1 follow on ``o``, ``vector_words`` each: the first is valid ``latency`` cycles after ``done`` if the
+    drain registers are free, then one a cycle; ``o.ready`` holds up only a buffer behind the pipeline, whose places are
+    promised before a word leaves the drain registers. ``drained`` is high when the last word is about to leave them;
+    ``busy`` while a result or a word is in the block.
     """
 
     done: Signal
@@ -101,7 +102,7 @@ class Normalise(wiring.Component):
         m.d.sync += [
             pending.eq((self.done | pending) & ~start),
             self.capture.eq(start),
-            self.shift.eq(issue),
+            self.shift.eq(start | issue),
             promised.eq(promised + issue - taken),
         ]
         with m.If(start):

@@ -71,10 +71,10 @@ class Bounds(wiring.Component):
         lane = Signal(range(g.lanes + 1))
         chosen, initial = Signal(), Signal(reset_less=True)
         m.d.comb += [
-            self.full.eq(index == words), self.i.ready.eq(~self.full), self.busy.eq((lane != self.count) | chosen),
+            self.i.ready.eq(~self.full), self.busy.eq((lane != self.count) | chosen),
         ]
         with m.If(self.i.valid & ~self.full):
-            m.d.sync += index.eq(index + 1)
+            m.d.sync += [index.eq(index + 1), self.full.eq(index + 1 == words)]
             for item in range(2 * g.lanes):
                 target = (self.ends if item % 2 else self.starts)[item // 2]
                 with m.If(index == item // g.word):
@@ -97,5 +97,8 @@ class Bounds(wiring.Component):
                 m.d.sync += self.end.eq(end)
         with m.If(self.start):
             blocks = (self.count + (per_block - 1)) >> (per_block.bit_length() - 1)
-            m.d.sync += [index.eq(0), words.eq(blocks * block_words), lane.eq(0), chosen.eq(0), self.bad.eq(0)]
+            m.d.sync += [
+                index.eq(0), words.eq(blocks * block_words), self.full.eq(self.count == 0), lane.eq(0), chosen.eq(0),
+                self.bad.eq(0),
+            ]
         return m

@@ -42,7 +42,7 @@ class Checks(wiring.Component):
     header: the request's header.
     entry: entry of its slot.
     status: outcome so far.
-    added: rows that an APPEND or WRITE_ROWS adds, if `status` is OK.
+    added: rows that an APPEND or WRITE_ROWS adds, if `status` is OK; a cycle after the header.
     """
 
     header: data.View
@@ -125,7 +125,9 @@ class Checks(wiring.Component):
         ]
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)
-        m.d.comb += self.added.eq(Mux(wide, count << 1, count))
+        # sums of the header are there with the entry
+        reach = Signal(len(header.first) + 1, name="header_reach")
+        m.d.sync += [self.added.eq(Mux(wide, count << 1, count)), reach.eq(header.first + count)]
         outside, full = Signal(), Signal()
         with m.Switch(opcode):
             with m.Case(Opcode.MAP):
@@ -133,7 +135,7 @@ class Checks(wiring.Component):
             with m.Case(Opcode.TRUNCATE):
                 m.d.comb += outside.eq(header.count > entry.rows)
             with m.Case(Opcode.READ_ROWS):
-                m.d.comb += outside.eq(header.first + count > entry.rows)
+                m.d.comb += outside.eq(reach > entry.rows)
             with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
                 m.d.comb += full.eq(entry.rows + self.added > room)
 

@@ -163,6 +163,7 @@ class Command(wiring.Component):
         checked, ended, final = Signal(STATUS_BITS), Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
         running, waits = Signal(), Signal()
+        sizes = self._sizes(m)
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
             ended.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
@@ -211,7 +212,7 @@ class Command(wiring.Component):
                     m.next = "END"
             with m.State("END"):
                 m.d.comb += [self.completion.valid.eq(1), commit.eq(self.completion.ready)]
-                self._completion(m, final, good & running)
+                self._completion(m, final, good & running, *sizes)
                 self._commit(m, commit & good & running, checks)
                 if g.states:
                     self._commit_state(m, commit & running, good)
@@ -239,11 +240,21 @@ class Command(wiring.Component):
         m.d.comb += unit.token.eq(recurs & unit.quiet)
         return Mux(recurs, unit.token & unit.token_ready, may & ((status != Status.OK) | unit.idle))
 
-    def _completion(self, m: Module, final: Signal, done: Any) -> None:
-        """The response: its payload only if all went well."""
+    def _sizes(self, m: Module) -> tuple[Signal, Signal]:
+        """Blocks of ATTEND's and of READ_ROWS' answers: counted in registers, long before they are needed."""
+        g, count = self.g, self.request.count
+        vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
+        vectors, rows = (Signal(REQUEST["blocks"].width, name=f"{name}_blocks") for name in ("attend", "read"))
+        m.d.sync += [
+            vectors.eq(times(count[: len(self.attend_sent)], vector_blocks) + 1),
+            rows.eq(times(count[: len(self.entry.rows)], row_blocks(g))),
+        ]
+        return vectors, rows
+
+    def _completion(self, m: Module, final: Signal, done: Any, vectors: Signal, rows: Signal) -> None:
+        """The response: its payload only if all went well. Of `vectors` and `rows` blocks, where it has these."""
         g, opcode, count = self.g, self.request.opcode, self.request.count
         header, answer = self.completion.payload.header, self.completion.payload.answer
-        vector_blocks = g.head_dim * formats.VECTOR_BITS // 8 // frame.BLOCK
         m.d.comb += [
             header.opcode.eq(opcode | frame.RESPONSE),
             header.sequence.eq(self.request.sequence),
@@ -259,10 +270,8 @@ class Command(wiring.Component):
                 blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
                 m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
             with m.Case(Opcode.ATTEND):
-                vectors = times(count[: len(self.attend_sent)], vector_blocks)
-                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors + 1)]
+                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors)]
             with m.Case(Opcode.READ_ROWS):
-                rows = times(count[: len(self.entry.rows)], row_blocks(g))
                 m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(rows)]
             if g.states:
                 with m.Case(Opcode.RECUR):

@@ -32,7 +32,7 @@ class Ingest(wiring.Component):
     flush: no more payload comes.
     open: a vector is begun and not complete.
     vectors: vectors begun since `start`, for ATTEND.
-    cursor_valid, cursor_row, cursor_following, cursor_step: the row of the current token.
+    cursor_valid, cursor_row, cursor_following, cursor_step: the row of the token whose key vector comes next.
     """
 
     start: Signal
@@ -75,30 +75,38 @@ class Ingest(wiring.Component):
         m = Module()
         g = self.g
         index = Signal(range(g.vector_words))
+        first = Signal(init=1)  # index is 0
         value = Signal()  # the token's second vector
-        first, last, placed, take = Signal(), Signal(), Signal(), Signal()
+        # The token's rows are held for both vectors, whose time the cursor has to go on.
+        placed = Signal()  # they are, or it needs none
+        row, following = Signal.like(self.cursor_row, reset_less=True), Signal.like(self.cursor_row, reset_less=True)
+        leaves, last, take = Signal(), Signal(), Signal()
         job = self.o.payload.job
         m.d.comb += [
-            first.eq(index == 0),
             last.eq(index == g.vector_words - 1),
             self.open.eq(~first),
-            placed.eq(~first | self.attend | self.cursor_valid),
             self.o.valid.eq(Mux(self.flush, self.open, self.i.valid & placed)),
-            self.i.ready.eq(self.o.ready & placed & ~self.flush),
+            self.i.ready.eq(self.o.ready & placed),
             take.eq(self.o.valid & self.o.ready),
+            leaves.eq(take & last & value),
             self.o.payload.data.eq(Mux(self.flush, 0, self.i.payload)),
             self.o.payload.first.eq(first),
             job.kind.eq(Mux(self.attend, Kind.QUERY, Mux(value, Kind.VALUE, Kind.KEY))),
             job.tile.eq(self.tile),
             job.lane.eq(self.vectors),
-            job.row.eq(self.cursor_row),
-            job.following.eq(self.cursor_following),
+            job.row.eq(row),
+            job.following.eq(following),
             job.wide.eq(self.wide & ~self.attend),
             job.zero_point.eq(self.zero_point & ~self.attend),
-            self.cursor_step.eq(take & first & value),
         ]
+        m.d.sync += [
+            self.cursor_step.eq(take & first & ~value & ~self.attend),
+            placed.eq(self.attend | (placed & ~leaves) | self.cursor_valid),
+        ]
+        with m.If(~placed | leaves):
+            m.d.sync += [row.eq(self.cursor_row), following.eq(self.cursor_following)]
         with m.If(take):
-            m.d.sync += index.eq(index + 1)
+            m.d.sync += [index.eq(index + 1), first.eq(last)]
             with m.If(last):
                 m.d.sync += index.eq(0)
             with m.If(first & self.attend):
@@ -106,5 +114,5 @@ class Ingest(wiring.Component):
             with m.If(last & ~self.attend):
                 m.d.sync += value.eq(~value)
         with m.If(self.start):
-            m.d.sync += [self.vectors.eq(0), value.eq(0)]
+            m.d.sync += [self.vectors.eq(0), value.eq(0), placed.eq(0)]
         return m

@@ -81,13 +81,15 @@ class PassQueue(wiring.Component):
         result = data.View(result_layout(g), results.w_data)
         queries = Signal(range((DEPTH + 2) * g.lanes))  # arrived and not used up
         done = Signal()
+        room = Signal(init=1)  # for a result, as of the cycle before: one pass starts in INTERVAL cycles at most
+        m.d.sync += room.eq(results.w_rdy)
         m.d.comb += [
             waiting.w_data.eq(self.i.payload),
             waiting.w_en.eq(self.i.valid),
             self.i.ready.eq(waiting.w_rdy),
             self.tile.eq(head.tile),
             self.start.payload.eq(head.pass_),
-            self.start.valid.eq(complete & head.good & results.w_rdy),
+            self.start.valid.eq(complete & head.good & room),
             self.drop.eq(complete & ~head.good),
             done.eq(self.drop | (self.start.valid & self.start.ready)),
             waiting.r_en.eq(~held),

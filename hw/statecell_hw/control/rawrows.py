@@ -62,7 +62,6 @@ class RowReader(wiring.Component):
         pair = Signal(2 * raw_bits, reset_less=True)
         key, value = Signal(raw_bits), Signal(raw_bits)
         m.d.comb += [
-            self.busy.eq(left != 0),
             self.o.payload.eq(pair),
             key.eq(self.key),
             value.eq(self.value),
@@ -76,18 +75,19 @@ class RowReader(wiring.Component):
             with m.State("WAIT"):
                 m.d.sync += wait.eq(wait - 1)
                 with m.If(wait == 0):
-                    m.d.comb += self.cursor_step.eq(1)
+                    m.d.sync += self.cursor_step.eq(1)
                     m.d.sync += pair.eq(Cat(key, value))
                     m.next = "SEND"
             with m.State("SEND"):
                 m.d.comb += self.o.valid.eq(1)
+                m.d.sync += self.cursor_step.eq(0)
                 with m.If(self.o.ready):
                     m.d.sync += [pair.eq(pair >> word_bits), index.eq(index + 1)]
                     with m.If(index == words - 1):
-                        m.d.sync += [index.eq(0), left.eq(left - 1)]
+                        m.d.sync += [index.eq(0), left.eq(left - 1), self.busy.eq(left != 1)]
                         m.next = "ASK"
         with m.If(self.start):
-            m.d.sync += left.eq(self.count)
+            m.d.sync += [left.eq(self.count), self.busy.eq(1)]
         return m
 
 
@@ -139,8 +139,9 @@ class RowWriter(wiring.Component):
             self.write.row.eq(self.cursor_row),
             self.write.data.eq(raw),
         ]
+        m.d.sync += self.cursor_step.eq(self.write.value_en)  # falls in time: the next row has a word at least
         with m.If(self.busy & self.cursor_valid):
-            m.d.comb += [self.write.key_en.eq(~value), self.write.value_en.eq(value), self.cursor_step.eq(value)]
+            m.d.comb += [self.write.key_en.eq(~value), self.write.value_en.eq(value)]
             m.d.sync += [self.busy.eq(0), value.eq(~value)]
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [

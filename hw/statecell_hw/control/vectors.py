@@ -34,7 +34,7 @@ class Vectors(wiring.Component):
     -------
     i: input vectors with their jobs.
     results: result vectors.
-    quiet: no pass is under way or waiting.
+    quiet: no pass is under way or waiting; counts a cycle later.
     rotate_valid, rotate_data: words into the rotation.
     rotated, rotated_last: a word (the last of its vector) leaves the rotation.
     to_pack: it belongs to a result vector.
@@ -109,7 +109,8 @@ class Vectors(wiring.Component):
         ]
         with m.If(take_in):
             m.d.sync += entering.eq(Mux(entered, 0, entering + 1))
-        complete = Signal()  # a vector is
+        # a vector is complete, or need not be; `quiet` a cycle late: none begins in the cycle in which its ATTEND ends
+        prompt = Signal()
         level = buffer.r_level
         m.d.sync += [
             room.eq(
@@ -119,7 +120,7 @@ class Vectors(wiring.Component):
             some.eq(take_in | several | (some & ~take_out)),
             several.eq((level > 2) | ((level == 2) & (take_in | ~take_out)) | ((level == 1) & take_in & ~take_out)),
             whole.eq(whole + entered - left),
-            complete.eq(entered | (whole > 1) | ((whole == 1) & ~left)),
+            prompt.eq(self.quiet | entered | (whole > 1) | ((whole == 1) & ~left)),
         ]
 
         # Rotation side: at a boundary choose a source, then stay with it for a vector.
@@ -135,7 +136,7 @@ class Vectors(wiring.Component):
         sample = self.results.payload.data
         m.d.comb += [
             result_ready.eq(self.results.valid & may_pack & ~offered),
-            input_ready.eq(some & may_write & (self.quiet | complete | offered)),
+            input_ready.eq(some & may_write & (prompt | offered)),
             source.eq(Mux(boundary, result_ready, chosen)),
             begins.eq(result_ready | (input_ready & self.job.ready)),
             continues.eq(Mux(chosen, self.results.valid, some)),

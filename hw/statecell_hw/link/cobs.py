@@ -44,12 +44,12 @@ class CobsDecoder(wiring.Component):
         held = Signal(BYTE_BITS, reset_less=True)
         holds = Signal()  # a byte is held back
         left = Signal(BYTE_BITS)  # bytes of the block to come
+        code = Signal(init=1)  # none: the byte is the code of the next block
         zero = Signal()  # a zero stands between the last block and the next
-        end, code = Signal(), Signal()
+        end = Signal()
         found = Signal()  # this byte gives a byte of the frame
         m.d.comb += [
             end.eq(byte == DELIMITER),
-            code.eq(left == 0),
             found.eq(~end & (~code | zero)),
             self.o.valid.eq(self.i.valid & holds & (end | found)),
             self.o.payload.data.eq(held),
@@ -58,11 +58,11 @@ class CobsDecoder(wiring.Component):
         ]
         with m.If(self.i.valid & self.i.ready):
             with m.If(end):
-                m.d.sync += [holds.eq(0), left.eq(0), zero.eq(0)]
+                m.d.sync += [holds.eq(0), code.eq(1), zero.eq(0)]
             with m.Elif(code):
-                m.d.sync += [left.eq(byte - 1), zero.eq(byte != FULL)]
+                m.d.sync += [left.eq(byte - 1), code.eq(byte == 1), zero.eq(byte != FULL)]
             with m.Else():
-                m.d.sync += left.eq(left - 1)
+                m.d.sync += [left.eq(left - 1), code.eq(left == 1)]
             with m.If(found):
                 m.d.sync += [holds.eq(1), held.eq(Mux(code, 0, byte))]
         return m

@@ -79,6 +79,7 @@ def test_sums_of_passes_and_their_capture(name: str, multiplier: Multiplier) -> 
             # the next pass begins at once; the capture takes exactly what this one left
             await ctx.tick().repeat(dut.latency - 1)
             ctx.set(dut.capture, 1)
+            ctx.set(dut.shift, 1)
             await ctx.tick()
             ctx.set(dut.capture, 0)
             words = []
