@@ -24,7 +24,7 @@ def finetune_recipe(**options: Any) -> FinetuneRecipe:
 
 
 def guard_recipe(**options: Any) -> GuardRecipe:
-    return GuardRecipe(**{**_SMALL, "half": False, "rate_guards": 0.02, **options})
+    return GuardRecipe(**{**_SMALL, "half": False, "rate_guards": 0.02, "weights": True, **options})
 
 
 def text() -> Tensor:

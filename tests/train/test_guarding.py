@@ -63,6 +63,15 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, calibration: Sta
     assert not torch.equal(whole.guards.freeze.bias, torch.full_like(whole.guards.freeze.bias, 2.0))
 
 
+def test_the_weights_stay_where_only_the_guards_learn(tmp_path: Path, calibration: StateCalibration) -> None:
+    one = tuner(tmp_path, calibration, weights=False)
+    one.run()
+    for value, first in zip(one.model.parameters(), random_model(recipe()).parameters(), strict=True):
+        assert torch.equal(value, first)
+    assert float((one.guards.freeze.bias - 2).abs().max()) > 0
+    assert GuardRecipe.whole(seed=3).weights and GuardRecipe.whole(seed=3).seed == 3
+
+
 def test_refusals() -> None:
     with pytest.raises(TrainError, match="cost of a write -1"):
         GuardRecipe(write_cost=-1)

@@ -27,6 +27,9 @@ def train(
     state: Annotated[
         str | None, typer.Option("--state", help="Formats of those steps in turn, with commas; as in `eval ppl`.")
     ] = None,
+    weights: Annotated[
+        bool, typer.Option("--guard-weights", help="Let the model's weights learn in those steps: 96 longer ones.")
+    ] = False,
     begin: Annotated[
         str | None, typer.Option("--from", help="Train the guards of this model, and nothing before: a name or folder.")
     ] = None,
@@ -58,7 +61,8 @@ def train(
     first = Recipe(**both | ({"steps": steps} if steps is not None else {}))
     second = FinetuneRecipe(**both | ({"steps": finetune_steps} if finetune_steps is not None else {}))
     chosen = {"states": tuple(name.strip() for name in state.split(","))} if state is not None else {}
-    third = GuardRecipe(**both | chosen | ({"steps": guard_steps} if guard_steps is not None else {}))
+    guarding: Any = GuardRecipe.whole if weights else GuardRecipe
+    third = guarding(**both | chosen | ({"steps": guard_steps} if guard_steps is not None else {}))
     if restart:
         run.restart(folder)
     with Training() as bar:

@@ -1,15 +1,17 @@
-"""Training of the guards: freeze gate, error feedback and scale predictor learn with the model, over stored states."""
+"""Training of the guards: freeze gate, error feedback and scale predictor learn over stored states."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 from transformers.cache_utils import Cache
 
+from statecell.model.recurrent.named import DEFAULT
 from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.calibration import StateCalibration
 from statecell.runtime.recurrent.guards import Guards, guards_of, put
@@ -19,22 +21,38 @@ from statecell.train.pretrain import full_rate
 from statecell.train.recipe import TrainError
 from statecell.train.stored import StoredCache
 
+_WHOLE = ("int4", "int4", "int4-predicted", "int4", DEFAULT, "int4", "int4", "residual", "int4", "int4",
+          "int4-predicted", "int4")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GuardRecipe(FinetuneRecipe):
-    """A run that trains the guards too.
+    """A run that trains the guards.
 
     ``rate_guards`` is AdamW's for them; the gates learn in every window, alpha in those whose format has error
-    feedback, the predictor in those of predicted scales. ``write_cost``: nats that writing all of the junk adds to the
-    loss, so that the gates close on it; the loss itself keeps them open on the text.
+    feedback, the predictor in those of predicted scales. ``write_cost``: nats that writing all of the junk, or none
+    of the text, adds to the loss.
     """
 
-    steps: int = 96
-    decay: float = 0.7
-    states: tuple[str, ...] = ("int4", "int4", "int4-predicted", "int4", "default", "int4", "int4", "residual", "int4",
-                               "int4", "int4-predicted", "int4")
-    rate_guards: float = 0.01
+    steps: int = 36
+    batch: int = 4
+    segment: int = 128
+    short: int = 4
+    long: int = 4
+    warmup: int = 2
+    decay: float = 0.5
+    states: tuple[str, ...] = ("int4-predicted", "residual", DEFAULT)
+    rate_guards: float = 0.02
     write_cost: float = 1.0
+    weights: bool = False
+    """Whether the model's weights learn too."""
+
+    @classmethod
+    def whole(cls, **options: Any) -> GuardRecipe:
+        """A longer run in which the model's weights learn with the guards."""
+        long: dict[str, Any] = {"weights": True, "steps": 96, "batch": 8, "segment": 512, "short": 8, "long": 8,
+                                "warmup": 8, "decay": 0.7, "rate_guards": 0.01, "states": _WHOLE}
+        return cls(**long | options)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +71,7 @@ class GuardTuner(FineTuner):
         known = guards_of(model)
         self.guards: Guards = Guards.new(model, recipe.seed) if known is None else known
         self._rates = recipe
+        model.requires_grad_(recipe.weights)
         super().__init__(recipe, corpus, folder, model, calibration)
         put(model, self.guards)
 
@@ -62,14 +81,16 @@ class GuardTuner(FineTuner):
         return {**super().modules, "guards": self.guards}
 
     def new_optimizers(self) -> list[torch.optim.Optimizer]:
-        """The model's, and AdamW for the guards."""
+        """AdamW for the guards, and the model's where its weights learn."""
         adam = torch.optim.AdamW(self.guards.parameters(), lr=self._rates.rate_guards, betas=(0.9, 0.95),
                                  weight_decay=0.0)
-        return [*super().new_optimizers(), full_rate(adam)]
+        return [*(super().new_optimizers() if self._rates.weights else []), full_rate(adam)]
 
     def cost(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """The cost of the junk that was written, and the predictors'."""
+        """The cost of junk that was written and of text that was not, and the predictors'."""
         assert isinstance(cache, StoredCache)
         junk = torch.isin(tokens, torch.tensor(JUNK))
-        written = gating.gates()[junk].sum() / max(1, int(junk.sum()) * len(self._shape.layers) * self._shape.heads)
-        return self._rates.write_cost * written + cache.cost()
+        gates = gating.gates().flatten(2).mean(-1)
+        wrong = torch.where(junk, gates, 1 - gates)
+        costs = [wrong[which].mean() for which in (junk, ~junk) if bool(which.any())]
+        return self._rates.write_cost * torch.stack(costs).sum() + cache.cost()
