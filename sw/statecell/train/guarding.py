@@ -12,15 +12,17 @@ from transformers import Qwen3_5ForCausalLM
 from transformers.cache_utils import Cache
 
 from statecell.model.recurrent.named import DEFAULT
-from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.calibration import StateCalibration
 from statecell.runtime.recurrent.guards import Guards, guards_of, put
+from statecell.runtime.recurrent.modules import normalised
 from statecell.train.corpus import JUNK, Corpus
 from statecell.train.finetune import FineTuner, FinetuneRecipe
 from statecell.train.pretrain import full_rate
 from statecell.train.recipe import TrainError
 from statecell.train.stored import StoredCache
 
+_MARGIN = 0.5
+"""Of a gate's linear part beyond its range."""
 _WHOLE = ("int4", "int4", "int4-predicted", "int4", DEFAULT, "int4", "int4", "residual", "int4", "int4",
           "int4-predicted", "int4")
 
@@ -30,11 +32,11 @@ class GuardRecipe(FinetuneRecipe):
     """A run that trains the guards.
 
     ``rate_guards`` is AdamW's for them; the gates learn in every window, alpha in those whose format has error
-    feedback, the predictor in those of predicted scales. ``write_cost``: nats that writing all of the junk, or none
-    of the text, adds to the loss.
+    feedback, the predictor in those of predicted scales. ``write_cost``: nats that a gate on the wrong side of
+    its range adds to the loss for each token: junk, or text.
     """
 
-    steps: int = 36
+    steps: int = 32
     batch: int = 4
     segment: int = 128
     short: int = 4
@@ -87,10 +89,9 @@ class GuardTuner(FineTuner):
         return [*(super().new_optimizers() if self._rates.weights else []), full_rate(adam)]
 
     def cost(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """The cost of junk that was written and of text that was not, and the predictors'."""
+        """The cost of gates open for junk or closed for text, until they are so by a margin, and the predictors'."""
         assert isinstance(cache, StoredCache)
-        junk = torch.isin(tokens, torch.tensor(JUNK))
-        gates = gating.gates().flatten(2).mean(-1)
-        wrong = torch.where(junk, gates, 1 - gates)
-        costs = [wrong[which].mean() for which in (junk, ~junk) if bool(which.any())]
-        return self._rates.write_cost * torch.stack(costs).sum() + cache.cost()
+        embedding = normalised(self.model.get_input_embeddings()(tokens).detach())
+        linear, junk = self.guards.freeze.linear(embedding), torch.isin(tokens, torch.tensor(JUNK))
+        wrong = torch.where(junk[..., None, None], linear + _MARGIN, 1 + _MARGIN - linear).clamp(min=0)
+        return self._rates.write_cost * wrong.mean() + cache.cost()

@@ -26,10 +26,15 @@ class FreezeGate(nn.Module):
 
     def forward(self, embedding: Tensor) -> Tensor:
         """Gates [B, T, layers, H] of normalised embeddings [B, T, E]: linear, clamped, so that 0 and 1 are reached."""
-        linear = torch.einsum("bte,lhe->btlh", embedding, self.weight) / embedding.shape[-1] ** 0.5 + self.bias
+        linear = self.linear(embedding)
         leaky = _LEAK * linear
         gates: Tensor = linear.clamp(0, 1) + (leaky - leaky.detach())
         return gates
+
+    def linear(self, embedding: Tensor) -> Tensor:
+        """What is clamped."""
+        product: Tensor = torch.einsum("bte,lhe->btlh", embedding, self.weight) / embedding.shape[-1] ** 0.5
+        return product + self.bias
 
 
 class ErrorFeedback(nn.Module):
