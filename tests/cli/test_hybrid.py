@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from statecell.runtime.recurrent.calibration import StateCalibration
 from statecell.train import run as training
 from tests.hybrid_folder import make_hybrid_folder
-from tests.train.small import finetune_recipe, recipe, text
+from tests.train.small import finetune_recipe, guard_recipe, recipe, text
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -39,18 +41,50 @@ def test_train(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("statecell.train.recipe.Recipe", small)
     monkeypatch.setattr("statecell.train.finetune.FinetuneRecipe",
                         lambda **options: finetune_recipe(**{**options, "steps": options.get("steps", 2)}))
+    monkeypatch.setattr("statecell.train.guarding.GuardRecipe",
+                        lambda **options: guard_recipe(**{**options, "steps": options.get("steps", 2)}))
     code, out, _ = run("train", "-o", str(tmp_path / "one"), "--steps", "4", "--json")
     facts = json.loads(out)
-    assert code == 0 and set(facts) == {"folder", "pretraining", "finetuning"}
+    assert code == 0 and set(facts) == {"folder", "pretraining", "finetuning", "guarding"}
     assert facts["pretraining"]["steps"] == 4 and 0 < facts["finetuning"]["held_out_bits_per_byte"] < 9
-    assert run("train", "-o", str(tmp_path / "two"), "--steps", "4", "--finetune-steps", "0")[0] == 0
+    short = ("--finetune-steps", "0", "--guard-steps", "0")
+    assert run("train", "-o", str(tmp_path / "two"), "--steps", "4", *short)[0] == 0
+    assert not (tmp_path / "two" / "model" / "guards.safetensors").exists()
     code, out, _ = run("train", "-o", str(tmp_path / "two"), "--steps", "4")
     assert code == 0 and "held-out bits per byte" in out
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "two")]
     assert weights[0] == weights[1]
+    guards = [load_file(tmp_path / name / "model" / "guards.safetensors") for name in ("one", "two")]
+    assert all(torch.equal(value, guards[1][name]) for name, value in guards[0].items())
     code, out, error = run("train", "-o", str(tmp_path / "one"), "--steps", "4", "--seed", "1")
     assert (code, out) == (2, "") and "another recipe (seed differ)" in error and error.count("\n") == 1
     assert run("train", "-o", str(tmp_path / "one"), "--steps", "4", "--seed", "1", "--restart")[0] == 0
+
+
+def test_train_the_guards_of_a_model(run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import statecell.train.export as export
+
+    for module in (export, training):
+        monkeypatch.setattr(module, "text_bytes", lambda _: text())
+    monkeypatch.setattr("statecell.train.pretrain._PROBE", (2, 64))
+    monkeypatch.setattr("statecell.train.guarding.GuardRecipe", guard_recipe)
+    options = ("train", "-o", str(tmp_path), "--guard-steps", "2", "--state", "int4-predicted, residual")
+    code, out, _ = run(*options, "--from", str(folder), "--json")
+    facts = json.loads(out)
+    assert code == 0 and set(facts) == {"folder", "guarding"}
+    assert facts["guarding"]["states"] == ["int4-predicted", "residual"]
+    made = str(tmp_path / "model")
+    source = ("--text", str(folder.parent / "text.txt"), "--tokens", "64", "--streams", "1")
+    code, out, _ = run("eval", "ppl", "--model", made, *source, "--state", "int4-predicted,residual", "--json")
+    rows = json.loads(out)
+    assert code == 0 and [row["bits_per_element"] for row in rows] == [4.25, 8.5]
+    code, out, _ = run("generate", "All work", "--model", made, "-n", "4", "--state", "int4-predicted", "--json")
+    assert code == 0 and json.loads(out)["tokens"] == 4
+    for model, words in ((made, "trained guards already"), ("smollm2", "There is no model")):
+        code, out, error = run(*options, "--from", model)
+        assert (code, out) == (2, "") and words in error and error.count("\n") == 1
+    code, out, error = run("eval", "ppl", "--model", str(folder), *source, "--state", "int4-predicted")
+    assert (code, out) == (2, "") and "needs a trained scale predictor" in error and error.count("\n") == 1
 
 
 def test_generate(run: Run, folder: Path) -> None:

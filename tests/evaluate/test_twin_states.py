@@ -13,6 +13,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule
 from statecell.runtime.recurrent.engine import StateShape
 from statecell.runtime.recurrent.model_states import ModelStates
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec import formats
 from statecell.spec.geometry import config
 
@@ -22,8 +23,8 @@ G = config("recur32")
 class Faulty(ModelStates):
     """Answers with one bit of one head wrong."""
 
-    def step(self, group: int, tokens: Token) -> Tensor:
-        o = super().step(group, tokens)
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
+        o = super().step(group, tokens, scales)
         o[:, 1, 3] ^= 1
         return o
 

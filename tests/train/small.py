@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from statecell.train.finetune import FinetuneRecipe
+from statecell.train.guarding import GuardRecipe
 from statecell.train.recipe import Recipe
 
 _SMALL: dict[str, Any] = {"texts": ("emma",), "steps": 8, "batch": 2, "segment": 32, "short": 2, "long": 2, "warmup": 2,
@@ -20,6 +21,10 @@ def recipe(**options: Any) -> Recipe:
 
 def finetune_recipe(**options: Any) -> FinetuneRecipe:
     return FinetuneRecipe(**{**_SMALL, "half": False, "states": ("int4-log8",), **options})
+
+
+def guard_recipe(**options: Any) -> GuardRecipe:
+    return GuardRecipe(**{**_SMALL, "half": False, "rate_guards": 0.02, "weights": True, **options})
 
 
 def text() -> Tensor:

@@ -9,6 +9,7 @@ from statecell.model.recurrent.mode import Mode
 from statecell.runtime.engines import default_config
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.calibration import known_states, plans
+from statecell.runtime.recurrent.guards import guards_of
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.support import model_geometry
 from statecell.spec.geometry import Geometry, config
@@ -49,8 +50,8 @@ def resident_sessions(model_name: str, *, state_format: str = "default", caches:
         raise UnsupportedError(f"{loaded.name} has no recurrent states: use a hybrid model such as hybrid-tiny.")
     geometry = config(default_config(shape.head_dim))
     calibration = known_states(loaded.model)
-    modes = [mode for plan in plans(shape.states, ModelStates(geometry), state_format, calibration)
-             for mode in plan.modes]
+    chosen = plans(shape.states, ModelStates(geometry), state_format, calibration, guards_of(loaded.model))
+    modes = [mode for plan in chosen for mode in plan.modes]
     rows = tokens + 1  # the first token takes two
     cache = shape.layers * shape.kv_heads * _pages(_BANKS * rows, geometry)
     log = sum(_log_pages(mode, geometry, shape.states.channels) for mode in modes)

@@ -47,7 +47,7 @@ def ppl(
         typer.Option(
             "--state",
             help="Compare storage formats of recurrent states instead, with commas: fp32, default, int4, int8, "
-            "int4-log8, naive-int4, ...; each of --streams sequences then has all --tokens.",
+            "int4-log8, int4-predicted, residual, naive-int4, ...; each of --streams sequences then has all --tokens.",
         ),
     ] = None,
     streams: Annotated[

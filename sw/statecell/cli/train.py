@@ -20,6 +20,19 @@ def train(
     finetune_steps: Annotated[
         int | None, typer.Option("--finetune-steps", min=0, help="Steps over stored states; 0 leaves them out.")
     ] = None,
+    guard_steps: Annotated[
+        int | None, typer.Option("--guard-steps", min=0, help="Steps with freeze gate, error feedback and scale "
+                                 "predictor, over stored states; 0 leaves them out.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Formats of those steps in turn, with commas; as in `eval ppl`.")
+    ] = None,
+    weights: Annotated[
+        bool, typer.Option("--guard-weights", help="Let the model's weights learn in those steps: 96 longer ones.")
+    ] = False,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="Train the guards of this model, and nothing before: a name or folder.")
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Streams in step.")] = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", help="Name or path of a text; may be given several times.")
@@ -29,7 +42,7 @@ def train(
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the folder holds.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the byte-level hybrid model that ships as hybrid-tiny: pre-training, then with its states in 4 bits.
+    """Train the byte-level hybrid model that ships as hybrid-tiny: pre-training, with its states in 4 bits, its guards.
 
     Interrupt it at will: the same command goes on from the last checkpoint (one every two minutes) and ends with the
     same weights, bit for bit. Without options it is the shipped model's recipe, hours of one processor core.
@@ -38,6 +51,7 @@ def train(
     """
     from statecell.train import run
     from statecell.train.finetune import FinetuneRecipe
+    from statecell.train.guarding import GuardRecipe
     from statecell.train.recipe import Recipe
 
     run.check_threads(threads)
@@ -46,16 +60,19 @@ def train(
     both |= {"texts": tuple(text)} if text else {}
     first = Recipe(**both | ({"steps": steps} if steps is not None else {}))
     second = FinetuneRecipe(**both | ({"steps": finetune_steps} if finetune_steps is not None else {}))
+    chosen = {"states": tuple(name.strip() for name in state.split(","))} if state is not None else {}
+    guarding: Any = GuardRecipe.whole if weights else GuardRecipe
+    third = guarding(**both | chosen | ({"steps": guard_steps} if guard_steps is not None else {}))
     if restart:
         run.restart(folder)
     with Training() as bar:
         stage = run.Stage(pretraining=bar.part("pre-training"), finetuning=bar.part("fine-tuning"),
-                          exporting=bar.plain("calibrating"))
-        facts = run.train(first, second, folder, stage)
+                          guarding=bar.part("guards"), exporting=bar.plain("calibrating"))
+        facts = run.train(first, second, third, folder, stage, begin=begin)
     if as_json:
         print_json(facts)
         return
     rows = [(f"{part}, held-out bits per byte", facts[part]["held_out_bits_per_byte"])
-            for part in ("pretraining", "finetuning") if part in facts]
+            for part in ("pretraining", "finetuning", "guarding") if part in facts]
     print_facts("training", rows)
     out().print(f"the model: {facts['folder']}", soft_wrap=True)

@@ -12,6 +12,7 @@ from statecell.model.recurrent import reference
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.runtime.recurrent.engine import StateCounters, StateShape
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 
@@ -43,8 +44,9 @@ class NaiveStates:
     def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
         """Nothing to check: modes are ignored."""
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
-        """Open empty states."""
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
+        """Open empty states; modes with error feedback do not exist here."""
         group, self._next = self._next, self._next + 1
         zeros = torch.zeros(len(modes), shape.channels, self._geometry.head_dim, dtype=torch.float64)
         self._states[group] = (shape, zeros)
@@ -55,8 +57,8 @@ class NaiveStates:
         for group in groups:
             del self._states[group]
 
-    def step(self, group: int, tokens: Token) -> Tensor:
-        """Exact steps, each followed by the rounding."""
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
+        """Exact steps, each followed by the rounding, whose scales are always fresh."""
         shape, state = self._states[group]
         sequence = real_tokens(tokens)
         outputs = []

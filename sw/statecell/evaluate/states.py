@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -15,13 +15,14 @@ from transformers import DynamicCache
 
 from statecell.evaluate.naive_states import NaiveStates, naive_bits
 from statecell.evaluate.perplexity import EvaluationError, check_context, text_ids
-from statecell.model.recurrent.named import DEFAULT, MODES
+from statecell.model.recurrent.named import DEFAULT, FORMATS
 from statecell.runtime.engines import default_config
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.cache import StateCache
 from statecell.runtime.recurrent.calibration import StateCalibration, known_states, plans
 from statecell.runtime.recurrent.dispatch import installed, rules_of
 from statecell.runtime.recurrent.engine import StateEngine
+from statecell.runtime.recurrent.guards import Guards, guards_of
 from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.support import StateGeometry, model_geometry
@@ -32,7 +33,7 @@ from statecell.store.quiet import quiet_transformers
 NAIVE = {"naive-int4": 4, "naive-int8": 8}
 """Controls: float arithmetic, a fresh float scale per column at every token, no rotation."""
 FLOAT = "fp32"
-STATES = (FLOAT, DEFAULT, *MODES, *NAIVE)
+STATES = (FLOAT, DEFAULT, *FORMATS, *NAIVE)
 EDGES = (0, 1024, 4096, 8192, 16384, 32768)
 """Positions between which the added loss is averaged."""
 _CHUNK = 256
@@ -119,7 +120,7 @@ def state_perplexity(
             several = losses(loaded.model, ids.repeat(len(names), 1), cache, step)
         found |= dict(zip(names, several.unflatten(0, (len(names), streams)), strict=True))
     return [_row(loaded.name, text, name, found[name], found[FLOAT], bytes_per_token,
-                 *bits(shape, name, calibration)) for name in states]
+                 *bits(shape, name, calibration, guards_of(loaded.model))) for name in states]
 
 
 def passes(names: Sequence[str]) -> list[list[str]]:
@@ -128,14 +129,15 @@ def passes(names: Sequence[str]) -> list[list[str]]:
     return ([array] if array else []) + [[name] for name in names if name in NAIVE]
 
 
-def bits(shape: StateGeometry, name: str, calibration: StateCalibration | None) -> tuple[float, float]:
+def bits(shape: StateGeometry, name: str, calibration: StateCalibration | None,
+         guards: Guards | None = None) -> tuple[float, float]:
     """(stored bits of a state element with its scales, its share of the log), averaged over a model's heads."""
     if name == FLOAT:
         return 32.0, 0.0
     if name in NAIVE:
         return naive_bits(NAIVE[name], shape.dim), 0.0
     states = ModelStates(config(default_config(shape.dim)))
-    modes = [mode for plan in plans(shape, states, name, calibration) for mode in plan.modes]
+    modes = [mode for plan in plans(shape, states, name, calibration, guards) for mode in plan.modes]
     each = [(m.bits_per_element(states.geometry), m.log_bits_per_element(states.geometry, shape.channels))
             for m in modes]
     return sum(x for x, _ in each) / len(each), sum(x for _, x in each) / len(each)
@@ -148,8 +150,11 @@ def stored(model: Any, shape: StateGeometry, names: Sequence[str], streams: int,
     geometry = config(default_config(shape.dim))
     control = NAIVE.get(names[0])
     engine: StateEngine = ModelStates(geometry) if control is None else NaiveStates(geometry, control)
-    each = [plans(shape, engine, "int8" if name in NAIVE else name, calibration) for name in names]
-    chosen = [LayerPlan(modes=[mode for plan in layer for mode in [*plan.modes] * streams], units=layer[0].units)
+    guards = guards_of(model)
+    each = [plans(shape, engine, "int8" if name in NAIVE else name, calibration, guards) for name in names]
+    chosen = [LayerPlan(modes=[mode for plan in layer for mode in [*plan.modes] * streams], units=layer[0].units,
+                        predictor=_first(plan.predictor for plan in layer),
+                        feedback=_first(plan.feedback for plan in layer))
               for layer in zip(*each, strict=True)]
     module = rules_of(model)
     assert module is not None, "a model with a StateGeometry has these rules"
@@ -157,6 +162,11 @@ def stored(model: Any, shape: StateGeometry, names: Sequence[str], streams: int,
     with installed(module):
         yield cache
     cache.close()
+
+
+def _first(values: Iterable[Any]) -> Any:
+    """The first value that is one."""
+    return next((value for value in values if value is not None), None)
 
 
 def pieces(ids: Sequence[int], streams: int, tokens: int) -> Tensor:

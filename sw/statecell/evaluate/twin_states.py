@@ -11,6 +11,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.runtime.recurrent.engine import StateCounters, StateEngine, StateShape
 from statecell.runtime.recurrent.model_states import ModelStates
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec.geometry import Geometry
 
 
@@ -34,10 +35,11 @@ class TwinStates:
         """Whether the device keeps these modes."""
         self._device.check_modes(modes, shape)
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
         """Open a group in both."""
-        group = self._device.open_states(modes, shape, shift)
-        self._twins[group] = self._model.open_states(modes, shape, shift)
+        group = self._device.open_states(modes, shape, shift, feedback)
+        self._twins[group] = self._model.open_states(modes, shape, shift, feedback)
         return group
 
     def free_states(self, groups: Sequence[int]) -> None:
@@ -45,10 +47,10 @@ class TwinStates:
         self._device.free_states(groups)
         self._model.free_states([self._twins.pop(group) for group in groups])
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Take tokens in both and compare."""
-        o = self._device.step(group, tokens)
-        same = (o == self._model.step(self._twins[group], tokens)).all(-1)
+        o = self._device.step(group, tokens, scales)
+        same = (o == self._model.step(self._twins[group], tokens, scales)).all(-1)
         self.readouts += same.numel()
         self.different += int((~same).sum())
         return o

@@ -23,6 +23,7 @@ from statecell.runtime.masking import slot_mask
 from statecell.runtime.recurrent import dispatch
 from statecell.runtime.recurrent.calibration import StateCalibration, known_states, plans
 from statecell.runtime.recurrent.dispatch import rules_of
+from statecell.runtime.recurrent.guards import guards_of
 from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.sharing import share
 from statecell.runtime.state import CACHE_FORMATS, CacheFormat, Tally
@@ -203,7 +204,8 @@ def _recurrent(
         )
     check_head_dim(shape.states.dim, engine.states.geometry.head_dim)
     used = calibration or known_states(model)
-    return dict(zip(shape.states.layers, plans(shape.states, engine.states, state_format, used), strict=True))
+    chosen = plans(shape.states, engine.states, state_format, used, guards_of(model))
+    return dict(zip(shape.states.layers, chosen, strict=True))
 
 
 def attach(

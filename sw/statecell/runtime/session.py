@@ -32,8 +32,8 @@ LEAST_TEMPERATURE = 0.01
 class Session:
     """A model with its KV cache in an array (`int4`, `int8`) or on the host (`fp16`; `float` keeps the model's type).
 
-    Recurrent states are in the array too, stored as `state_format` says (`default` or a name of `named.MODES`). Without
-    a `device_url` the array is the simulator, or the integer model where there are recurrent states.
+    Recurrent states are in the array too, stored as `state_format` says (`default` or a name of `named.FORMATS`).
+    Without a `device_url` the array is the simulator, or the integer model where there are recurrent states.
 
     One conversation: the cache keeps what was said, so `generate` processes only what is new. Use it as a context
     manager; `close` frees the slots and the device. `ids` are the tokens of the conversation so far.

@@ -14,6 +14,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.runtime.engine import Append, Attend, Attended, Engine
 from statecell.runtime.recurrent.engine import StateCounters, StateEngine, StateShape
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec.geometry import Geometry
 
 
@@ -33,12 +34,13 @@ class SharedStates:
         """Raise UnsupportedError for modes that the engine does not keep."""
         self._states.check_modes(modes, shape)
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
         """Open a group, after freeing the discarded ones."""
         with self._lock:
             while self._discarded:
                 self._states.free_states(self._discarded.popleft())
-            return self._states.open_states(modes, shape, shift)
+            return self._states.open_states(modes, shape, shift, feedback)
 
     def free_states(self, groups: Sequence[int]) -> None:
         """Free groups at once."""
@@ -50,10 +52,10 @@ class SharedStates:
         self._discarded.append(list(groups))
         groups.clear()
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Take tokens as one uninterrupted batch."""
         with self._lock:
-            return self._states.step(group, tokens)
+            return self._states.step(group, tokens, scales)
 
     def snapshot(self, group: int) -> Any:
         """A snapshot."""

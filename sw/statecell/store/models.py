@@ -173,6 +173,8 @@ def _load_folder(folder: Path, name: str) -> LoadedModel:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from statecell.runtime.recurrent.guards import guards_of
+
     try:
         with quiet_transformers():
             # the stubs do not know that output_loading_info makes it a pair
@@ -197,6 +199,7 @@ def _load_folder(folder: Path, name: str) -> LoadedModel:
             f"The tokenizer in the model folder {folder} cannot be opened: give a folder with the model's "
             "tokenizer.json, as transformers' save_pretrained writes it."
         ) from error
+    guards_of(model)  # where trained guards lie beside the weights, the freeze gates act from now on
     return _loaded(model.eval(), tokenizer, name, folder)
 
 

@@ -1,4 +1,4 @@
-"""A trained model as a folder that `load_model` opens: weights in float16, tokenizer, calibrations, recipe, licence."""
+"""A trained model as a folder that `load_model` opens: float16 weights, guards, tokenizer, calibrations, recipe."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from statecell.runtime import calibration as calibrations
 from statecell.runtime.recurrent import calibration as state_calibrations
 from statecell.runtime.recurrent.calibration import calibrate_states
+from statecell.runtime.recurrent.guards import FILE as GUARDS_FILE
+from statecell.runtime.recurrent.guards import guards_of
 from statecell.store.byte_tokenizer import save_byte_tokenizer
 from statecell.store.paths import whole_folder
 from statecell.train.corpus import text_bytes
@@ -45,6 +47,9 @@ def export(model: PreTrainedModel, folder: Path, name: str, recipe: Mapping[str,
         weights = {name: value.detach().half().contiguous() for name, value in model.state_dict().items()
                    if name not in tied}
         save_file(weights, work / "model.safetensors", metadata={"format": "pt"})
+        guards = guards_of(model)
+        if guards is not None:
+            guards.save(work / GUARDS_FILE)
         save_byte_tokenizer(work)
         (work / "LICENSE.txt").write_text(_NOTICE, encoding="utf-8")
         made_with = {name: metadata.version(name) for name in ("statecell", "torch", "transformers")}
@@ -58,6 +63,7 @@ def export(model: PreTrainedModel, folder: Path, name: str, recipe: Mapping[str,
 def calibrate(folder: Path, name: str, progress: Callable[[int, int], None] | None = None) -> None:
     """Measure the calibrations of the model in ``folder`` and put them beside its weights."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    guards_of(model)  # in force from now on
     ids = text_bytes(CALIBRATION_TEXT)[:CALIBRATION_TOKENS].tolist()
     states = calibrate_states(model, ids, name=name, text=CALIBRATION_TEXT, window=_WINDOW, progress=progress)
     states.save(folder / state_calibrations.FILE)

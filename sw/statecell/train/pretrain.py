@@ -43,15 +43,30 @@ class Trainer:
     def __init__(self, recipe: Recipe, corpus: Corpus, folder: Path, model: Qwen3_5ForCausalLM | None = None) -> None:
         self.recipe, self.corpus, self.folder = recipe, corpus, folder
         self.model = random_model(recipe) if model is None else model
-        self.optimizers = optimizers(self.model, recipe.rate, recipe.rate_other, recipe.weight_decay)
+        self.optimizers = self.new_optimizers()
         self.step = 0
         self._plain = recipe_values(recipe)
         state = checkpoint.load(self.checkpoint, self._plain)
         if state is not None:
-            self.model.load_state_dict(state["model"])
+            for name, module in self.modules.items():
+                module.load_state_dict(state[name])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
             self.step = state["step"]
+
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """What is trained, by its name in the checkpoint."""
+        return {"model": self.model}
+
+    def new_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Optimizers of all `modules`."""
+        recipe = self.recipe
+        return optimizers(self.model, recipe.rate, recipe.rate_other, recipe.weight_decay)
+
+    def cost(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """What is added to the loss of the pass just made over ``tokens`` [B, T] with ``cache``, in nats."""
+        return torch.zeros(())
 
     @property
     def checkpoint(self) -> Path:
@@ -104,8 +119,9 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.half), quiet_transformers():
             logits = self.model(piece[:, :-1], cache=cache, use_cache=True).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets_of(piece[:, 1:]).flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
+        (loss + self.cost(piece[:, :-1], cache)).backward()
+        for module in self.modules.values():
+            torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -118,8 +134,8 @@ class Trainer:
 
     def save(self, loss: float, probe: Tensor | None = None) -> None:
         """Write the checkpoint and a line of the log."""
-        state = {"model": self.model.state_dict(), "step": self.step,
-                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+        state: dict[str, Any] = {name: module.state_dict() for name, module in self.modules.items()}
+        state |= {"step": self.step, "optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
         checkpoint.save(self.checkpoint, self._plain, state)
         line: dict[str, Any] = {"step": self.step, "train_bits_per_byte": loss}
         if probe is not None:
@@ -150,10 +166,14 @@ def optimizers(model: torch.nn.Module, rate_matrix: float, rate_other: float,
         (matrices if parameter.ndim == 2 and "embed" not in name else others).append(parameter)
     muon = torch.optim.Muon(matrices, lr=rate_matrix, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(others, lr=rate_other, betas=(0.9, 0.95), weight_decay=0.0)
-    for optimizer in (muon, adam):
-        for group in optimizer.param_groups:
-            group["full_lr"] = group["lr"]
-    return [muon, adam]
+    return [full_rate(muon), full_rate(adam)]
+
+
+def full_rate(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer, with its learning rates noted as the full ones."""
+    for group in optimizer.param_groups:
+        group["full_lr"] = group["lr"]
+    return optimizer
 
 
 def rate(group_owners: list[torch.optim.Optimizer], factor: float) -> None:

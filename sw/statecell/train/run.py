@@ -1,18 +1,25 @@
-"""A whole training: pre-training, fine-tuning over stored states, and the model's folder."""
+"""A whole training: pre-training, fine-tuning over stored states, the guards, and the model's folder."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import Qwen3_5ForCausalLM
 
-from statecell.runtime.recurrent.calibration import calibrate_states
+from statecell.runtime.recurrent.calibration import StateCalibration, calibrate_states
+from statecell.runtime.recurrent.guards import FILE as GUARDS_FILE
+from statecell.runtime.recurrent.guards import guards_of
+from statecell.store.models import load_model
 from statecell.train.corpus import Corpus, text_bytes
 from statecell.train.export import CALIBRATION_TEXT, CALIBRATION_TOKENS, export
 from statecell.train.finetune import FineTuner, FinetuneRecipe
+from statecell.train.guarding import GuardRecipe, GuardTuner
 from statecell.train.pretrain import Trainer
 from statecell.train.recipe import HELD_OUT, Recipe, TrainError
 
@@ -28,35 +35,69 @@ class Stage:
 
     pretraining: Callable[[int, int, float], None]
     finetuning: Callable[[int, int, float], None]
+    guarding: Callable[[int, int, float], None]
     exporting: Callable[[int, int], None]
 
 
-def train(recipe: Recipe, finetune: FinetuneRecipe, folder: Path, stage: Stage) -> dict[str, Any]:
+def train(recipe: Recipe, finetune: FinetuneRecipe, guard: GuardRecipe, folder: Path, stage: Stage, *,
+          begin: str | None = None) -> dict[str, Any]:
     """Train in ``folder``, going on from its checkpoints; the model lies in ``folder``/model afterwards.
 
-    Returns facts for JSON: the folder, steps and held-out losses (bits per byte) after each part. Raises TrainError.
+    ``begin``: name or folder of a model of this kind, whose guards alone are then trained, with it. Returns facts for
+    JSON: the folder, steps and held-out losses (bits per byte) after each part. Raises TrainError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     corpus = Corpus([text_bytes(name) for name in recipe.texts])
     probe = text_bytes(HELD_OUT)
-    first = Trainer(recipe, corpus, folder)
-    first.run(stage.pretraining, probe)
-    model = first.model.eval()
-    done = recipe.as_dict() | {"held_out_bits_per_byte": first.held_out(probe)}
-    facts: dict[str, Any] = {"pretraining": done}
-    if finetune.steps:
-        ids = text_bytes(CALIBRATION_TEXT)[:CALIBRATION_TOKENS].tolist()
-        calibration = calibrate_states(model, ids, name=NAME, text=CALIBRATION_TEXT, window=_CALIBRATION_WINDOW)
-        second = FineTuner(finetune, corpus, folder, model, calibration)
-        second.run(stage.finetuning, probe)
-        facts["finetuning"] = finetune.as_dict() | {"held_out_bits_per_byte": second.held_out(probe)}
+    if begin is None:
+        first = Trainer(recipe, corpus, folder)
+        first.run(stage.pretraining, probe)
+        model = first.model.eval()
+        facts: dict[str, Any] = {"pretraining": _facts(first, probe)}
+        if finetune.steps:
+            second = FineTuner(finetune, corpus, folder, model, _calibration(model))
+            second.run(stage.finetuning, probe)
+            facts["finetuning"] = _facts(second, probe)
+    else:
+        model, facts = _begun(begin)
+    if guard.steps:
+        third = GuardTuner(guard, corpus, folder, model, _calibration(model))
+        third.run(stage.guarding, probe)
+        facts["guarding"] = _facts(third, probe)
     export(model, folder / MODEL, NAME, {"held_out": HELD_OUT, **facts}, progress=stage.exporting)
     return {"folder": str(folder / MODEL), **facts}
 
 
+def _facts(trainer: Trainer, probe: Tensor) -> dict[str, Any]:
+    return trainer.recipe.as_dict() | {"held_out_bits_per_byte": trainer.held_out(probe)}
+
+
+def _calibration(model: Qwen3_5ForCausalLM) -> StateCalibration:
+    ids = text_bytes(CALIBRATION_TEXT)[:CALIBRATION_TOKENS].tolist()
+    return calibrate_states(model, ids, name=NAME, text=CALIBRATION_TEXT, window=_CALIBRATION_WINDOW)
+
+
+def _begun(name: str) -> tuple[Qwen3_5ForCausalLM, dict[str, Any]]:
+    """A trained model without guards, and what its recipe says of how it was made."""
+    loaded = load_model(name)
+    if not isinstance(loaded.model, Qwen3_5ForCausalLM):
+        raise TrainError(f"{loaded.name} is a {type(loaded.model).__name__}: begin with a model made by "
+                         "`statecell train`.")
+    try:
+        made = json.loads((loaded.folder / "recipe.json").read_text(encoding="utf-8"))
+        facts = {part: made[part] for part in ("pretraining", "finetuning") if part in made}
+    except (OSError, ValueError, TypeError) as error:
+        raise TrainError(f"How {loaded.name} was made cannot be read ({error}): begin with a model made by "
+                         "`statecell train`.") from error
+    if guards_of(loaded.model) is not None:
+        raise TrainError(f"{loaded.name} has trained guards already: begin with a model without "
+                         f"{GUARDS_FILE}.")
+    return loaded.model, facts
+
+
 def restart(folder: Path) -> None:
     """Forget the checkpoints and logs in a folder."""
-    for trainer in (Trainer, FineTuner):
+    for trainer in (Trainer, FineTuner, GuardTuner):
         for ending in ("pt", "jsonl", "part"):
             (folder / f"{trainer.name}.{ending}").unlink(missing_ok=True)
 

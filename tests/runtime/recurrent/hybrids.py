@@ -16,6 +16,7 @@ from statecell.model.recurrent.mode import Mode
 from statecell.runtime.attention import attach
 from statecell.runtime.errors import NotFiniteError
 from statecell.runtime.recurrent.engine import StateCounters, StateShape
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
 from tests.runtime.exact_engine import ExactEngine
@@ -57,7 +58,8 @@ class ExactStates:
     def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
         pass
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
         assert len(modes) == len(shift)
         group, self._next = self._next, self._next + 1
         state = torch.zeros(len(modes), shape.channels, self.geometry.head_dim, dtype=torch.float64)
@@ -68,7 +70,7 @@ class ExactStates:
         for group in groups:
             del self.groups[group]
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         shape, state = self.groups[group]
         key, beta = 2.0**-formats.KEY_FRACTION, 2.0**-formats.BETA_FRACTION
         q, k, b = (x.double() * key for x in (tokens.q, tokens.k, tokens.b))

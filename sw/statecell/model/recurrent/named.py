@@ -18,7 +18,9 @@ MODES: dict[str, Mode] = {
     "int4-log32": Mode(interval=32),
     "int8-log8": Mode(storage=Storage.INT8, interval=8),
 }
-"""Storage modes of the array by name."""
+"""Storage modes by name whose scales the array chooses itself."""
+FORMATS: dict[str, Mode] = MODES | {"int4-predicted": Mode(scales=Scales.SUPPLIED)}
+"""All of them: a model's scale predictor, which needs its tokens' embeddings, supplies the others'."""
 DEFAULT = "default"
 """Two planes for the slow heads, one for the others, write-back every 8 tokens: put together from two other modes."""
 FAST, SLOW = "int4-log8", "int8-log8"

@@ -148,27 +148,48 @@ class State:
 
     def values(self) -> Tensor:
         """Elements in value LSBs, float64 [H, R, d], on the (rotated) key axis and without the log."""
-        magnitude = self.scales & 127
-        mantissa = torch.where(self.scales >= 128, -1, 1) * (8 + (magnitude & 7))
-        power = (magnitude >> formats.SCALE_MANTISSA) + (self.shift - self.lost)[:, None, None]
-        power = power - formats.SCALE_BIAS - formats.CODE_BITS
-        rows = self.codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]
-        return rows.flatten(-2) * (self.factor.double() / ONE_FACTOR)[:, None]
+        octaves = (self.shift - self.lost).double()[:, None, None]
+        return _elements(self.codes, self.scales) * 2.0**octaves * (self.factor.double() / ONE_FACTOR)[:, None]
+
+    def logged(self) -> Tensor:
+        """What the tokens in the log add to `values`, in the same units."""
+        log = self.log
+        if log is None:
+            return torch.zeros_like(self.values())
+        if log.weights is not None:
+            weight = log.weights.double() / ONE_DECAY
+        else:  # the key was divided by the factor at its token
+            weight = (self.factor.double() / ONE_FACTOR * 2.0 ** (log.lost - self.lost[:, None]).double())[..., None]
+        keys = _elements(log.keys, log.key_scales) * weight * log.used[..., None] / (1 << formats.KEY_FRACTION)
+        values = _elements(log.values, log.value_scales)[..., :self.channels]
+        return torch.einsum("her,hed->hrd", values, keys)
 
     def unrotated_values(self) -> Tensor:
-        """`values` on the key axis as it was before the rotation."""
-        stored, geometry = self.values(), self.geometry
+        """`values` and `logged` on the key axis as it was before the rotation."""
+        stored, geometry = self.values() + self.logged(), self.geometry
         back = stored @ rotate.hadamard(geometry.head_dim) * (2.0**geometry.rotate_shift / geometry.head_dim)
         return torch.where(self.modes.rotate[:, None, None], back, stored)
 
     def energy(self) -> Tensor:
-        """Squared norm of the stored rows, int64 [H] below 2^57, in 2^-12 LSB^2 (shift and factor not applied).
+        """Squared norm of the stored rows, int64 [H] below 2^57: the sum of `row_energy`."""
+        return self.row_energy().sum(-1)
 
-        Sum over rows and groups of (sum of high-plane code^2) (8 + m)^2 << 2 e.
+    def row_energy(self) -> Tensor:
+        """Squared norm of each stored row, int64 [H, R], in 2^-12 LSB^2 (shift and factor not applied).
+
+        Sum over groups of (sum of high-plane code^2) (8 + m)^2 << 2 e.
         """
         magnitude = self.scales & 127
         square = (self.high.long() ** 2).sum(-1) * (8 + (magnitude & 7)) ** 2
-        return (square << 2 * (magnitude >> formats.SCALE_MANTISSA)).sum((-1, -2))
+        return (square << 2 * (magnitude >> formats.SCALE_MANTISSA)).sum(-1)
+
+
+def _elements(codes: Tensor, scales: Tensor) -> Tensor:
+    """Codes [..., groups, group] in 2^-CODE_BITS of their scales, scale bytes [..., groups]: float64 [..., lanes]."""
+    magnitude = scales & 127
+    mantissa = torch.where(scales >= 128, -1, 1) * (8 + (magnitude & 7))
+    power = (magnitude >> formats.SCALE_MANTISSA) - formats.SCALE_BIAS - formats.CODE_BITS
+    return (codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]).flatten(-2)
 
 
 def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, lane_decay: bool = False,

@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 
 from statecell.model.recurrent.families import GatedDeltaNet
-from statecell.model.recurrent.named import DEFAULT, MODES, SLOW, default_modes
+from statecell.model.recurrent.host import Units
+from statecell.model.recurrent.mode import Mode, Scales, Storage
+from statecell.model.recurrent.named import DEFAULT, FORMATS, SLOW, default_modes
 from statecell.runtime.arrayfile import load_arrays, save_arrays
 from statecell.runtime.calibration import beside_weights, fingerprint
 from statecell.runtime.errors import CalibrationError, UnsupportedError
+from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
 from statecell.runtime.recurrent.engine import StateEngine, StateShape
+from statecell.runtime.recurrent.guards import FILE as GUARDS_FILE
+from statecell.runtime.recurrent.guards import Guards
 from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.recurrent.units import delta_tokens, delta_units
 from statecell.runtime.support import StateGeometry, model_geometry
@@ -70,32 +75,46 @@ def known_states(model: Any) -> StateCalibration | None:
     return next((StateCalibration.load(path) for path in paths if path.is_file()), None)
 
 
-def plans(states: StateGeometry, engine: StateEngine, state_format: str,
-          calibration: StateCalibration | None) -> list[LayerPlan]:
-    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.MODES`.
+def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibration: StateCalibration | None,
+          guards: Guards | None = None) -> list[LayerPlan]:
+    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.FORMATS`.
 
-    Without a calibration the default stores every head in two planes, and units come from the first tokens. Raises
-    UnsupportedError for another format or one that the engine does not keep, CalibrationError for a calibration of
-    another shape.
+    Without a calibration the default stores every head in two planes, and units come from the first tokens. Predicted
+    scales and the strength of the error feedback are those of ``guards``. Raises UnsupportedError for another format,
+    one that the engine does not keep, or predicted scales without guards, CalibrationError for a calibration of another
+    shape.
     """
-    if state_format not in (DEFAULT, *MODES):
+    if state_format not in (DEFAULT, *FORMATS):
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
-                               f"{', '.join(MODES)}.")
+                               f"{', '.join(FORMATS)}.")
     layers, heads = len(states.layers), states.heads
     shape = StateShape(rule=GatedDeltaNet.rule, channels=states.channels)
+    mode = FORMATS[SLOW if state_format == DEFAULT else state_format]
+    if mode.scales == Scales.SUPPLIED and guards is None:
+        raise UnsupportedError(f"The state format '{state_format}' needs a trained scale predictor, {GUARDS_FILE} "
+                               "beside the weights, and there is none: use int4, or `statecell train`.")
     if calibration is None:
-        mode = MODES[SLOW if state_format == DEFAULT else state_format]
         engine.check_modes([mode], shape)
-        return [LayerPlan(modes=[mode] * heads, units=None)] * layers
+        return [_plan([mode] * heads, None, guards, i) for i in range(layers)]
     if tuple(calibration.decay.shape) != (layers, heads):
         raise CalibrationError(f"the calibration of {calibration.model} is for {tuple(calibration.decay.shape)} layers "
                                f"and heads, the model has {(layers, heads)}; calibrate this model")
     modes = default_modes(calibration.decay.flatten().tolist(), engine.geometry) if state_format == DEFAULT else \
-        [MODES[state_format]] * (layers * heads)
+        [FORMATS[state_format]] * (layers * heads)
     engine.check_modes(modes, shape)
-    return [LayerPlan(modes=modes[i * heads:(i + 1) * heads],
-                      units=delta_units(calibration.value_peak[i], calibration.state_peak[i], states.dim))
+    return [_plan(modes[i * heads:(i + 1) * heads],
+                  delta_units(calibration.value_peak[i], calibration.state_peak[i], states.dim), guards, i)
             for i in range(layers)]
+
+
+def _plan(modes: Sequence[Mode], units: Units | None, guards: Guards | None, layer: int) -> LayerPlan:
+    """The plan of one layer, with the guards that its modes use."""
+    if guards is None:
+        return LayerPlan(modes=modes, units=units)
+    supplied = any(mode.scales == Scales.SUPPLIED for mode in modes)
+    blind = any(mode.storage == Storage.RESIDUAL for mode in modes)
+    return LayerPlan(modes=modes, units=units, predictor=guards.predictor(layer) if supplied else None,
+                     feedback=guards.sixteenths(layer) if blind else None)
 
 
 def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: str, window: int = 4096,
@@ -118,7 +137,8 @@ def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: s
     try:
         for begin in range(0, len(token_ids), window):
             ids = torch.tensor([list(token_ids[begin:begin + window])])
-            with torch.inference_mode(), quiet_transformers():
+            # open gates: the recorder computes in blocks of its own, and the text is none that would be frozen
+            with torch.inference_mode(), quiet_transformers(), gating.all_open():
                 model(ids, use_cache=False)
             if progress is not None:
                 progress(min(begin + window, len(token_ids)), len(token_ids))

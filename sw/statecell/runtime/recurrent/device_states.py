@@ -18,6 +18,7 @@ from statecell.model.recurrent.state import DEFAULT_FEEDBACK
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.places import Places
 from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.snapshot import StateSnapshot, state_pages
 from statecell.spec import formats
 from statecell.spec.commands import Opcode, StateFlag, StateMode
@@ -70,13 +71,14 @@ class DeviceStates:
         """Of the device."""
         return self._device.geometry
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
         """Open empty states. Raises UnsupportedError as `check_modes`."""
         self.check_modes(modes, shape)
-        blank = [state_mode(mode, shape, shift[head], seed_of(head)) for head, mode in enumerate(modes)]
+        blank = [state_mode(mode, shape, shift[head], seed_of(head), None if feedback is None else feedback[head])
+                 for head, mode in enumerate(modes)]
         places = self._places.take_states([len(state_pages(mode, self.geometry.page_rows)) for mode in blank])
-        opened = [state_mode(mode, shape, shift[head], seed_of(head), first_page=places[head][1])
-                  for head, mode in enumerate(modes)]
+        opened = [replace(mode, first_page=page) for mode, (_, page) in zip(blank, places, strict=True)]
         slots = [slot for slot, _ in places]
         for slot, mode in zip(slots, opened, strict=True):
             self._device.open_state(slot, mode)
@@ -95,11 +97,12 @@ class DeviceStates:
                 self._places.give_pages(0, list(state_pages(mode, self.geometry.page_rows)))
             self._places.give_slots(group.slots)
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Take tokens one after the other, all heads of one before the next, in one pipelined exchange.
 
-        A log that a token fills is written back behind it.
+        A log that a token fills is written back behind it. `scales` never come: `check_modes` refuses such modes.
         """
+        assert scales is None
         held = self._groups[group]
         decays = self.geometry.head_dim if held.shape.lane_decay else 1
         integer.check_token(tokens, heads=len(held.slots), channels=held.shape.channels, dim=self.geometry.head_dim,
@@ -206,8 +209,8 @@ class DeviceStates:
             raise UnsupportedError("a decay per lane cannot be rotated; use modes with rotate=False")
 
 
-def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, first_page: int = 0) -> StateMode:
-    """A head's mode as OPEN has it, with a bonus where the read-out sees the state before its decay."""
+def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, feedback: int | None = None) -> StateMode:
+    """A head's mode as OPEN has it, on page 0, with a bonus where the read-out sees the state before its decay."""
     residual = mode.storage == Storage.RESIDUAL
     flags = {
         StateFlag.DELTA: shape.rule.delta, StateFlag.WIDE: mode.planes == 2, StateFlag.RESIDUAL: residual,
@@ -218,5 +221,5 @@ def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, first_page:
     }
     return StateMode(
         flags=StateFlag(sum(flag for flag, on in flags.items() if on)), shift=shift, channels=shape.channels,
-        feedback=DEFAULT_FEEDBACK if residual else 1 << formats.FEEDBACK_FRACTION, first_page=first_page,
-        interval=mode.interval, seed=seed)
+        feedback=(DEFAULT_FEEDBACK if feedback is None else feedback) if residual else 1 << formats.FEEDBACK_FRACTION,
+        first_page=0, interval=mode.interval, seed=seed)

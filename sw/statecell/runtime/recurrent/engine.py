@@ -10,6 +10,7 @@ from torch import Tensor
 
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule
+from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec.geometry import Geometry
 
 
@@ -64,15 +65,20 @@ class StateEngine(Protocol):
     def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
         """Raise UnsupportedError where heads of this shape cannot be kept in one of these modes."""
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
-        """Open a group of empty states, one a mode, each with its state shift (`model.recurrent.host.Units`)."""
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
+        """Open a group of empty states, one a mode, each with its state shift (`model.recurrent.host.Units`).
+
+        feedback: strength of each head's error feedback in sixteenths; None is the format's own.
+        """
 
     def free_states(self, groups: Sequence[int]) -> None:
         """Give groups back."""
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Take tokens (tensors [T, H, ...]) one after the other; the read-outs o, int64 [T, H, R].
 
+        scales: asked at every token for the scale bytes of heads whose mode has them supplied.
         A head whose log is full after a token is written back before the next one (COMMIT). Raises RecurrentError for
         tokens that do not fit, before the first of them has changed anything.
         """

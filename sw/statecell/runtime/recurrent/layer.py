@@ -11,10 +11,14 @@ from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
 from statecell.model.recurrent.host import Units
-from statecell.model.recurrent.mode import Mode, RecurrentError
+from statecell.model.recurrent.integer import Token
+from statecell.model.recurrent.mode import Mode, RecurrentError, Scales
 from statecell.runtime.errors import CacheStateError, UnsupportedError, other_batch
 from statecell.runtime.handle import Handle
+from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.engine import StateEngine, StateShape
+from statecell.runtime.recurrent.modules import ScalePredictor
+from statecell.runtime.recurrent.scales import Predicted, ScaleSource
 from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers, repeated
 
 
@@ -38,6 +42,10 @@ class LayerPlan:
 
     modes: Sequence[Mode]
     units: Units | None
+    predictor: ScalePredictor | None = None
+    """Gives the scales of heads whose mode has them supplied."""
+    feedback: Sequence[int] | None = None
+    """Strength of the error feedback of one sequence's heads, in sixteenths; None is the format's own."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,12 +56,12 @@ class StateStore:
     groups: list[int] = field(default_factory=list)
     fault: str | None = None
 
-    def step(self, group: int, tokens: Any) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """A step of the engine; any error but a refusal leaves a state that nobody knows."""
         if self.fault is not None:
             raise CacheStateError(f"this cache cannot be used: {self.fault}; start a new one")
         try:
-            return self.engine.step(group, tokens)
+            return self.engine.step(group, tokens, scales)
         except RecurrentError:
             raise
         except BaseException as error:
@@ -113,9 +121,22 @@ class StateLayer(LinearAttentionLayer):
         if batch != self.batch:
             raise other_batch(batch, self.batch)
         assert self.group is not None and self.units is not None
-        o = self.store.step(self.group, integers(self.units, tokens, batch))
+        o = self._step(integers(self.units, tokens, batch))
         out: Tensor = repeated(self.units, batch).output(o).unflatten(1, (batch, heads))
         return out.transpose(0, 1).to(value.dtype).to(value.device)
+
+    def _step(self, tokens: Token) -> Tensor:
+        """The read-outs of tokens [T, H, ...] in integers."""
+        assert self.group is not None
+        return self.store.step(self.group, tokens, self._scales(tokens))
+
+    def _scales(self, tokens: Token) -> Predicted | None:
+        """Where the tokens' scales come from; None where the array chooses all of them itself."""
+        if not any(mode.scales == Scales.SUPPLIED for mode in self.plan.modes):
+            return None
+        known = gating.passing()
+        assert known is not None and self.plan.predictor is not None, "`plans` refuses these modes without guards"
+        return Predicted(self.plan.predictor, known.embedding, tokens)
 
     def _open(self, batch: int, heads: int, channels: int, values: Tensor, dim: int) -> None:
         engine, plan = self.store.engine, self.plan
@@ -126,7 +147,8 @@ class StateLayer(LinearAttentionLayer):
         units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
         shape = StateShape(rule=units.rule, channels=channels)
         modes = list(plan.modes) * (batch * heads // len(plan.modes))
-        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist())
+        given = {} if plan.feedback is None else {"feedback": list(plan.feedback) * batch}
+        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), **given)
         self.store.groups.append(self.group)
         self.batch, self.units = batch, units
 

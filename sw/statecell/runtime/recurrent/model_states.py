@@ -14,6 +14,7 @@ from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.state import State, new_state
 from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
+from statecell.runtime.recurrent.scales import ScaleSource, Stored
 from statecell.spec.geometry import Geometry
 
 
@@ -34,12 +35,15 @@ class ModelStates:
     def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
         """Every mode is kept."""
 
-    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int]) -> int:
+    def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
+                    feedback: Sequence[int] | None = None) -> int:
         """Open empty states."""
+        strength = {} if feedback is None else {"feedback": torch.tensor(list(feedback))}
         group, self._next = self._next, self._next + 1
         self._states[group] = new_state(
             modes, shape.rule, self._geometry, channels=shape.channels, lane_decay=shape.lane_decay,
-            shift=torch.tensor(list(shift)), seed=torch.tensor([seed_of(head) for head in range(len(modes))]))
+            shift=torch.tensor(list(shift)), seed=torch.tensor([seed_of(head) for head in range(len(modes))]),
+            **strength)
         return group
 
     def free_states(self, groups: Sequence[int]) -> None:
@@ -51,7 +55,7 @@ class ModelStates:
         """The stored state of a group."""
         return self._states[group]
 
-    def step(self, group: int, tokens: Token) -> Tensor:
+    def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """Token after token; a full log is written back at once."""
         state = self._states[group]
         integer.check(state, tokens, len(tokens.k))
@@ -63,16 +67,18 @@ class ModelStates:
         rows, dim = state.channels, self._geometry.head_dim
         planes = torch.tensor([mode.planes for mode in state.modes.each])
         at_once = state.modes.interval == 1
-        for token in each:
+        for t, token in enumerate(each):
             before = state.skipped
             read += self._logged(state) * log_rows(rows, dim)
-            outputs.append(integer.take(state, token))
+            given = None if scales is None else scales(t, Stored(
+                energy=state.row_energy(), scales=state.scales, factor=state.factor, shift=state.shift))
+            outputs.append(integer.take(state, token, scales=given))
             moved = state.skipped == before
             written += rows * int((planes * at_once * moved).sum())
             written += log_rows(rows, dim) * int((~at_once & moved).sum())
             due = integer.due(state)
             if bool(due.any()):
-                integer.commit(state, due)
+                integer.commit(state, due, scales=given)
                 commits += int(due.sum())
                 read += sum(commit_rows(int(n), rows, dim) for n in state.modes.interval[due])
                 written += rows * int((planes * due).sum())
