@@ -147,8 +147,8 @@ class StateLayer(LinearAttentionLayer):
         units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
         shape = StateShape(rule=units.rule, channels=channels)
         modes = list(plan.modes) * (batch * heads // len(plan.modes))
-        given = {} if plan.feedback is None else {"feedback": list(plan.feedback) * batch}
-        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), **given)
+        feedback = None if plan.feedback is None else list(plan.feedback) * batch
+        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), feedback)
         self.store.groups.append(self.group)
         self.batch, self.units = batch, units
 
