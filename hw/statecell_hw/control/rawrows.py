@@ -58,6 +58,7 @@ class RowReader(wiring.Component):
         words = 2 * g.row_bytes // g.link_bytes
         left = Signal(range(g.slot_rows + 1))
         wait = Signal(range(self.read_latency + 1))
+        there = Signal()  # the rows are; a register, because it enables many
         index = Signal(range(words))
         pair = Signal(2 * raw_bits, reset_less=True)
         key, value = Signal(raw_bits), Signal(raw_bits)
@@ -69,12 +70,12 @@ class RowReader(wiring.Component):
         with m.FSM():
             with m.State("ASK"):
                 m.d.comb += self.read_en.eq(self.busy & self.cursor_valid)
-                m.d.sync += wait.eq(self.read_latency - 1)
+                m.d.sync += [wait.eq(self.read_latency - 1), there.eq(self.read_latency == 1)]
                 with m.If(self.read_en):
                     m.next = "WAIT"
             with m.State("WAIT"):
-                m.d.sync += wait.eq(wait - 1)
-                with m.If(wait == 0):
+                m.d.sync += [wait.eq(wait - 1), there.eq(wait == 1)]
+                with m.If(there):
                     m.d.sync += self.cursor_step.eq(1)
                     m.d.sync += pair.eq(Cat(key, value))
                     m.next = "SEND"
