@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,20 @@ from tests.hw.streams import simulate
 
 SLOTS = 6
 LATENCY = 40  # cycles from a pass's last row until it is written
+
+
+def offering(dut: Walk, passes: list[dict[str, Any]]) -> Callable[[Any], Awaitable[None]]:
+    """Offers the passes one after the other, each until it is taken."""
+
+    async def offer(ctx: Any) -> None:
+        ctx.set(dut.allowed, 1)
+        for entry in passes:
+            ctx.set(dut.i.payload, entry)
+            ctx.set(dut.i.valid, 1)
+            await ctx.tick().until(dut.i.ready)
+            ctx.set(dut.i.valid, 0)
+
+    return offer
 
 
 @pytest.mark.parametrize("gap", [0, 6])
@@ -29,14 +44,6 @@ def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
     ended: list[int] = []
     seen: list[int] = []
     cycle = 0
-
-    async def offer(ctx: Any) -> None:
-        ctx.set(dut.allowed, 1)
-        for entry in passes:
-            ctx.set(dut.i.payload, entry)
-            ctx.set(dut.i.valid, 1)
-            await ctx.tick().until(dut.i.ready)
-            ctx.set(dut.i.valid, 0)
 
     async def rows(ctx: Any) -> None:
         nonlocal cycle
@@ -73,7 +80,7 @@ def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
             ended.append(cycle)
             landings.append((cycle + LATENCY, len(ended) - 1))
 
-    simulate(dut, offer, rows, max_cycles=3000)
+    simulate(dut, offering(dut, passes), rows, max_cycles=3000)
     for number in range(1, len(passes)):
         under_way = [landings[n][0] for n in range(number) if landings[n][0] > ended[number - 1]]
         waits = [landings[n][0] for n in range(number) if slots[n] == slots[number]]
@@ -122,14 +129,6 @@ def test_passes_of_a_log_and_commits() -> None:
     begun: list[int] = []
     cycle = 0
 
-    async def offer(ctx: Any) -> None:
-        ctx.set(dut.allowed, 1)
-        for entry in passes:
-            ctx.set(dut.i.payload, entry)
-            ctx.set(dut.i.valid, 1)
-            await ctx.tick().until(dut.i.ready)
-            ctx.set(dut.i.valid, 0)
-
     async def rows(ctx: Any) -> None:
         nonlocal cycle
         number, at, home = 0, 0, 0
@@ -161,7 +160,7 @@ def test_passes_of_a_log_and_commits() -> None:
             await ctx.tick()
             cycle += 1
 
-    simulate(dut, offer, rows, max_cycles=6000)
+    simulate(dut, offering(dut, passes), rows, max_cycles=6000)
     for number in range(1, len(passes)):
         if kinds[number] == kinds[number - 1]:
             assert begun[number] <= landings[number - 1] - LATENCY + 1

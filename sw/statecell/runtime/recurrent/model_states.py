@@ -12,7 +12,7 @@ from torch import Tensor
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
-from statecell.model.recurrent.state import State, new_state
+from statecell.model.recurrent.state import DEFAULT_FEEDBACK, State, new_state
 from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
 from statecell.runtime.recurrent.scales import ScaleSource, Stored
 from statecell.spec.geometry import Geometry
@@ -38,12 +38,11 @@ class ModelStates:
     def open_states(self, modes: Sequence[Mode], shape: StateShape, shift: Sequence[int],
                     feedback: Sequence[int] | None = None) -> int:
         """Open empty states."""
-        strength = {} if feedback is None else {"feedback": torch.tensor(list(feedback))}
         group, self._next = self._next, self._next + 1
         self._states[group] = new_state(
             modes, shape.rule, self._geometry, channels=shape.channels, lane_decay=shape.lane_decay,
             shift=torch.tensor(list(shift)), seed=torch.tensor([seed_of(head) for head in range(len(modes))]),
-            **strength)
+            feedback=DEFAULT_FEEDBACK if feedback is None else torch.tensor(list(feedback)))
         return group
 
     def free_states(self, groups: Sequence[int]) -> None:
