@@ -10,6 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from statecell.bench import random_states
+from statecell.bench.random_states import (
+    every_mode,
+    head_mode,
+    head_modes,
+    head_tokens,
+    pages,
+    random_scales,
+    random_token,
+)
+from statecell.bench.steps import Kind, compare
 from statecell.device import (
     Device,
     DeviceError,
@@ -18,7 +29,6 @@ from statecell.device import (
     append_request,
     attend_request,
     map_request,
-    outputs,
     recur_request,
     restore_request,
 )
@@ -26,14 +36,12 @@ from statecell.link.framing import Request
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule, Scales, Storage
-from statecell.model.recurrent.state import State, new_state
-from statecell.model.rows import pack
+from statecell.model.recurrent.state import State
 from statecell.snapshot import StateSnapshot, encode_status
 from statecell.spec.commands import Opcode, StateFlag, StateMode, Status
 from statecell.spec.geometry import config
 from statecell_sim.golden import GoldenDevice
 from statecell_sim.simulator import open_transport
-from tests.hw.recurrent.states import every_mode, random_scales, random_token
 
 G = config("recur32")
 CHANNELS = 24
@@ -46,48 +54,17 @@ def device() -> Iterator[Device]:
         yield found
 
 
+def random_heads(modes: list[Mode], rule: Rule, lane_decay: bool, generator: torch.Generator,
+                 channels: int = CHANNELS) -> State:
+    return random_states.random_heads(modes, rule, G, generator, channels=channels, lane_decay=lane_decay)
+
+
 def state_mode(state: State, head: int, first_page: int) -> StateMode:
-    """A head of the model as OPEN has it, every token with b."""
-    modes = state.modes
-    flags = {
-        StateFlag.DELTA: state.rule.delta, StateFlag.WIDE: modes.wide[head], StateFlag.RESIDUAL: modes.blind[head],
-        StateFlag.FRESH: modes.fresh[head], StateFlag.SUPPLIED: modes.supplied[head],
-        StateFlag.STOCHASTIC: modes.stochastic[head], StateFlag.ROTATE: modes.rotate[head],
-        StateFlag.LANE_DECAY: state.factor.shape[1] > 1, StateFlag.DECAY_FIRST: state.rule.decay_first,
-        StateFlag.BONUS: True,
-    }
-    total = StateFlag(sum(int(flag) for flag, on in flags.items() if on))
-    return StateMode(flags=total, feedback=int(state.feedback[head]), shift=int(state.shift[head]),
-                     channels=state.channels, first_page=first_page, interval=int(modes.interval[head]),
-                     seed=int(state.noise[head]))
+    return head_mode(state, head, first_page, bonus=True)
 
 
 def state_token(state: State, token: Token, scales: torch.Tensor, head: int) -> StateToken:
-    """One head's token as RECUR has it."""
-    def vector(x: torch.Tensor) -> Any:
-        return x[head].numpy().astype(np.int16)
-
-    decay = token.decay[head].numpy()
-    return StateToken(
-        q=vector(token.q), k=vector(token.k), b=vector(token.b), v=vector(token.v), beta=int(token.beta[head]),
-        decay=decay if len(decay) > 1 else int(decay[0]),
-        scales=scales[head].numpy().astype(np.uint8) if bool(state.modes.supplied[head]) else None)
-
-
-def random_heads(modes: list[Mode], rule: Rule, lane_decay: bool, generator: torch.Generator,
-                 channels: int = CHANNELS) -> State:
-    count = len(modes)
-    return new_state(modes, rule, G, channels=channels, lane_decay=lane_decay,
-                     feedback=torch.randint(0, 17, (count,), generator=generator),
-                     shift=torch.randint(0, 4, (count,), generator=generator),
-                     seed=torch.randint(1, 1 << 32, (count,), generator=generator))
-
-
-def pages_of(state: State) -> list[int]:
-    """Pages that each head takes, its log included."""
-    logged = [2 * mode.interval if mode.interval > 1 else 0 for mode in state.modes.each]
-    return [-(-(state.channels // (3 - mode.planes) + log) // G.page_rows)
-            for mode, log in zip(state.modes.each, logged, strict=True)]
+    return head_tokens(state, token, scales, bonus=True)[head]
 
 
 RULES = [(Rule(delta=True), False), (Rule(), False), (Rule(decay_first=False), True), (Rule(delta=True), True)]
@@ -95,65 +72,24 @@ RULES = [(Rule(delta=True), False), (Rule(), False), (Rule(decay_first=False), T
 
 @pytest.mark.parametrize(("rule", "lane_decay"), RULES)
 def test_every_mode_equals_the_model(device: Device, rule: Rule, lane_decay: bool) -> None:
-    compare(device, rule, lane_decay, tokens=40, seed=21)
+    kind = Kind(rule=rule, lanes=lane_decay, strength=True, bonus=True)
+    generator = torch.Generator().manual_seed(21)
+    _, state = compare(device, kind, [every_mode(not lane_decay)], steps=40, generator=generator, channels=CHANNELS)
+    assert int(state.skipped.min()) > 0
 
 
-LOGS = [Rule(delta=True), Rule(decay_first=False)]
-
-
-@pytest.mark.parametrize("rule", LOGS)
+@pytest.mark.parametrize("rule", [Rule(delta=True), Rule(decay_first=False)])
 def test_every_mode_with_a_log_equals_the_model(device: Device, rule: Rule) -> None:
-    compare(device, rule, False, tokens=80, seed=22, modes=logging_modes())
+    kind = Kind(rule=rule, strength=True, bonus=True)
+    generator = torch.Generator().manual_seed(22)
+    _, state = compare(device, kind, [logging_modes()], steps=80, generator=generator)
+    assert int(state.skipped.min()) > 0
 
 
 def logging_modes() -> list[Mode]:
     """Modes whose scales the rows bring, with intervals from 1 to 40."""
     modes = [mode for mode in every_mode(True) if mode.scales != Scales.SUPPLIED]
     return [replace(mode, interval=(2, 5, 1, 40, 3, 8)[number % 6]) for number, mode in enumerate(modes[:10])]
-
-
-def compare(device: Device, rule: Rule, lane_decay: bool, *, tokens: int, seed: int,
-            modes: list[Mode] | None = None) -> None:
-    """Tokens of heads in every mode, ROUND of them in one exchange, so that their rows follow each other, each full log
-    committed, and every log now and then; then registers and raw rows.
-    """
-    device.reset()
-    generator = torch.Generator().manual_seed(seed)
-    logs, modes = modes is not None, modes or every_mode(not lane_decay)
-    state = random_heads(modes, rule, lane_decay, generator, G.head_dim if logs else CHANNELS)
-    sizes = pages_of(state)
-    first = [sum(sizes[:head]) for head in range(state.heads)]
-    for head in range(state.heads):
-        device.open_state(head, state_mode(state, head, first[head]))
-    for start in range(0, tokens, ROUND):
-        requests: list[Request] = []
-        expected: list[list[int]] = []
-        for _ in range(min(ROUND, tokens - start)):
-            token, scales = random_token(state, generator), random_scales(state, generator)
-            requests += [recur_request(head, state_token(state, token, scales, head)) for head in range(state.heads)]
-            expected += integer.step(state, token, scales=scales).tolist()
-            if state.log is not None:
-                due = integer.due(state) | (torch.rand(state.heads, generator=generator) < 0.03)
-                requests += [Request(opcode=Opcode.COMMIT, slot=head) for head in range(state.heads) if due[head]]
-                integer.commit(state, due)
-        answers = [answer for request, answer in zip(requests, device.require(requests), strict=True)
-                   if request.opcode == Opcode.RECUR]
-        for number, (answer, o) in enumerate(zip(answers, expected, strict=True)):
-            what = f"token {start + number // state.heads}, {modes[number % state.heads]}"
-            assert outputs(answer).tolist() == o, what
-    for head in range(state.heads):
-        status, registers = device.state(head), device.state(head).registers
-        assert status.mode == state_mode(state, head, first[head])
-        assert status.factors.tolist() == state.factor[head].tolist()
-        assert (registers.skipped, registers.rescaled, registers.energy, registers.lost) == tuple(
-            int(x[head]) for x in (state.skipped, state.rescaled, state.energy(), state.lost))
-        rows = state.channels // (3 - modes[head].planes)
-        keys, values = device.read_rows(head, 0, rows)
-        raw = pack(state.rows(head), G)
-        pairs = [raw[at:at + G.row_bytes] for at in range(0, len(raw), G.row_bytes)]
-        even, odd = b"".join(pairs[::2]), b"".join(pairs[1::2])
-        assert (keys, values) == ((odd, even) if modes[head].planes == 2 else (even, odd)), modes[head]
-    assert int(state.skipped.min()) > 0
 
 
 @pytest.mark.parametrize(("rule", "lane_decay", "logs"), [*((*rule, False) for rule in RULES), (*RULES[0], True)])
@@ -169,10 +105,9 @@ def test_snapshots_of_every_mode_come_back_bit_for_bit(
     if logs:
         modes = [replace(mode, interval=(12, 2, 24)[number % 3]) for number, mode in enumerate(logging_modes()[:7])]
     state = random_heads(modes, rule, lane_decay, generator, G.head_dim if logs else CHANNELS)
-    sizes = pages_of(state)
-    first = [sum(sizes[:head]) for head in range(state.heads)]
-    for head in range(state.heads):
-        device.open_state(head, state_mode(state, head, first[head]))
+    opening = head_modes(state, range(state.heads), bonus=True)
+    for head, mode in enumerate(opening):
+        device.open_state(head, mode)
 
     def tokens(count: int, seed: int) -> list[Request]:
         mine = torch.Generator().manual_seed(seed)
@@ -204,10 +139,10 @@ def test_snapshots_of_every_mode_come_back_bit_for_bit(
         device.restore(head, empty[head], through=free)
     begun = device.require(tokens(6, 1))
     device.reset()
-    for head in range(state.heads):
-        device.open_state(head, state_mode(state, head, first[head]))
+    for head, mode in enumerate(opening):
+        device.open_state(head, mode)
     assert [a.payload for a in begun] == [a.payload for a in device.require(tokens(6, 1))]
-    other, page = G.states - 1, sum(sizes)
+    other, page = G.states - 1, sum(pages(state, head) for head in range(state.heads))
     for head in range(state.heads):  # on another slot and other pages
         assert same(device.snapshot(head), before[head])
         device.open_state(other, replace(state_mode(state, head, page), seed=1))

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from statecell.bench.attention import BenchError, open_transport, stamps
-from statecell.device import Device, StateToken, outputs, recur_request
+from statecell.bench.random_states import head_modes, head_tokens
+from statecell.device import Device, outputs, recur_request
 from statecell.link.framing import Request
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.families import FAMILIES, Family
 from statecell.model.recurrent.host import Units
-from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, RecurrentError, Scales, Storage
 from statecell.model.recurrent.reference import Sequence
 from statecell.model.recurrent.state import State, new_state
-from statecell.spec.commands import Opcode, StateFlag, StateMode
+from statecell.spec.commands import Opcode
 from statecell.spec.geometry import CONFIGS, Geometry
 
 _PATIENCE = 1800.0
@@ -99,7 +99,9 @@ def bench_recurrent(
         mode = Mode(storage=storage, scales=Scales.HELD, rotate=not lanes, interval=interval)
         state = new_state([mode] * heads, kind.rule, g, channels=dv, lane_decay=lanes, shift=units.shift)
         bonus = family == "rwkv"
-        _open(device, state, bonus)
+        device.reset()
+        for head, opening in enumerate(head_modes(state, range(heads), bonus=bonus)):
+            device.open_state(head, opening)
         requests, expected = _tokens(state, units, sequence, bonus, progress)
         device.counters(clear=True)
         answers = device.require(requests)
@@ -151,24 +153,6 @@ def _sequence(family: type[Family], tokens: int, heads: int, dk: int, dv: int, s
     return tokens_of
 
 
-def _open(device: Device, state: State, bonus: bool) -> None:
-    g, mode = device.geometry, state.modes.each[0]
-    rows = state.channels * mode.planes // 2 + (2 * mode.interval if mode.interval > 1 else 0)
-    pages = -(-rows // g.page_rows)
-    flags = {
-        StateFlag.DELTA: state.rule.delta, StateFlag.WIDE: mode.planes == 2,
-        StateFlag.RESIDUAL: mode.storage == Storage.RESIDUAL, StateFlag.ROTATE: mode.rotate,
-        StateFlag.LANE_DECAY: state.factor.shape[1] > 1, StateFlag.DECAY_FIRST: state.rule.decay_first,
-        StateFlag.BONUS: bonus,
-    }
-    total = StateFlag(sum(int(flag) for flag, on in flags.items() if on))
-    device.reset()
-    for head in range(state.heads):
-        device.open_state(head, StateMode(
-            flags=total, feedback=int(state.feedback[head]), shift=int(state.shift[head]), channels=state.channels,
-            first_page=head * pages, interval=mode.interval, seed=int(state.noise[head])))
-
-
 def _tokens(
     state: State, units: Units, sequence: Sequence, bonus: bool, progress: Callable[[int, int], None] | None
 ) -> tuple[list[Request], list[list[int]]]:
@@ -178,7 +162,7 @@ def _tokens(
     count = sequence.q.shape[0]
     for t in range(count):
         token = units.token(Sequence(*(x[t] for x in vars(sequence).values())))
-        requests += [recur_request(head, _token(token, head, bonus)) for head in range(state.heads)]
+        requests += [recur_request(head, one) for head, one in enumerate(head_tokens(state, token, bonus=bonus))]
         expected += integer.step(state, token).tolist()
         due = integer.due(state)
         if bool(due.any()):
@@ -187,13 +171,3 @@ def _tokens(
         if progress is not None:
             progress(t + 1, count)
     return requests, expected
-
-
-def _token(token: Token, head: int, bonus: bool) -> StateToken:
-    def vector(x: torch.Tensor) -> Any:
-        return x[head].numpy().astype(np.int16)
-
-    decay = token.decay[head].numpy()
-    return StateToken(
-        q=vector(token.q), k=vector(token.k), v=vector(token.v), b=vector(token.b) if bonus else None,
-        decay=decay if len(decay) > 1 else int(decay[0]), beta=int(token.beta[head]))

@@ -171,6 +171,33 @@ def recurrent(
     print_json(found) if as_json else print_facts("recurrent", ((k.replace("_", " "), v) for k, v in found.items()))
 
 
+@app.command("steps")
+def steps(
+    device: Annotated[
+        str, typer.Option("--device", "-d", help="sim:CONFIG of a device with states, 18 of them at least.")
+    ] = "sim:recur32",
+    steps: Annotated[int, typer.Option("--steps", "-n", min=1, help="Tokens in each mode of each family.")] = 200,
+    family: Annotated[
+        str | None, typer.Option("--family", help="Families, with commas; all if left out.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of modes and tokens.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare random tokens of recurrent states in every mode of every family, logs too, with the integer model.
+
+    Every output, and registers and rows after each sequence of tokens; an error at the first that differs.
+
+    Example: statecell bench steps --steps 10000 --json
+    """
+    from statecell.bench.steps import KINDS, bench_steps
+
+    names = [name.strip() for name in family.split(",")] if family is not None else list(KINDS)
+    with Counting("comparing, tokens") as step:
+        found = [row.as_dict() for row in bench_steps(device, steps=steps, families=names, seed=seed, progress=step)]
+    print_json(found) if as_json else print_rows(
+        f"random tokens on {device}", [row | {"modes": len(row["modes"])} for row in found])
+
+
 def _rates(text: str | None) -> list[float]:
     """Fault rates separated by commas."""
     try:

@@ -1,8 +1,6 @@
-"""Random states and tokens for the gateware of the recurrent step, and what the integer model makes of them."""
+"""Full-range states for the gateware of the recurrent step, and what the integer model makes of a token."""
 
 from __future__ import annotations
-
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -10,17 +8,11 @@ from torch import Tensor
 from statecell.model import quantise, rotate
 from statecell.model.recurrent import factor, log
 from statecell.model.recurrent.integer import Token
-from statecell.model.recurrent.mode import Mode, Rounding, Rule, Scales, Storage
-from statecell.model.recurrent.state import ONE_DECAY, State, new_state
+from statecell.model.recurrent.mode import Mode, Rule
+from statecell.model.recurrent.state import State, new_state
 from statecell.model.recurrent.writeback import Update
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-
-
-def every_mode(rotated: bool) -> list[Mode]:
-    """Each storage with each source of scales and each rounding, written back at every token."""
-    return [Mode(storage=storage, scales=scales, rounding=rounding, rotate=rotated)
-            for storage, scales, rounding in product(Storage, Scales, Rounding)]
 
 
 def random_state(modes: list[Mode], rule: Rule, g: Geometry, generator: torch.Generator, *, channels: int,
@@ -45,38 +37,6 @@ def random_state(modes: list[Mode], rule: Rule, g: Geometry, generator: torch.Ge
     state.scales = (exponent << 3) + integers(0, 7, *exponent.shape) + 128 * integers(0, 1, *exponent.shape)
     state.factor = integers(1 << 23, (1 << 24) - 1, *state.factor.shape)
     return state
-
-
-def random_token(state: State, generator: torch.Generator, *, frozen: float = 0.15) -> Token:
-    """Keys and values of many sizes, saturated and zero ones, decays from 2^-24 to 1, beta up to its largest; some
-    tokens frozen, if the share ``frozen`` is not 0.
-    """
-    h, r, d = state.heads, state.channels, state.geometry.head_dim
-
-    def vector(width: int) -> Tensor:
-        size = 2.0 ** torch.randint(0, 16, (h, 1), generator=generator)
-        value = (torch.randn(h, width, generator=generator) * size).round()
-        kind = torch.randint(0, 12, (h, 1), generator=generator)
-        value = torch.where(kind == 0, 0, torch.where(kind == 1, value.sign() * formats.VECTOR_MAX, value))
-        return value.clamp(-formats.VECTOR_MAX, formats.VECTOR_MAX).to(torch.int64)
-
-    k = vector(d)
-    b = torch.where(torch.rand(h, 1, generator=generator) < 0.5, k, vector(d))
-    power = torch.randint(0, 4, (h, 1), generator=generator)
-    lost = torch.rand(h, state.factor.shape[1], generator=generator, dtype=torch.float64)
-    decay = 1 - lost ** torch.tensor([0.05, 1.0, 30.0, 300.0], dtype=torch.float64)[power]
-    decay = (decay * ONE_DECAY).round().long().clamp(min=1)
-    beta = torch.randint(0, 1 << formats.BETA_BITS, (h,), generator=generator)
-    beta = torch.where(torch.rand(h, generator=generator) < 0.1, 0, beta)
-    still = torch.rand(h, generator=generator) < frozen
-    return Token(vector(d), k, b, vector(r), torch.where(still[:, None], ONE_DECAY, decay),
-                 torch.where(still, 0, beta))
-
-
-def random_scales(state: State, generator: torch.Generator) -> Tensor:
-    """Scale bytes as the host may supply them, near those of the rows."""
-    near = (state.scales & 127) + torch.randint(-12, 13, state.scales.shape, generator=generator)
-    return near.clamp(0, formats.SCALE_MAGNITUDE_MAX) + 128 * torch.randint(0, 2, near.shape, generator=generator)
 
 
 class Operands:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from statecell.bench.random_states import every_mode, random_scales
 from statecell.model.recurrent.mode import Rule
 from statecell.model.recurrent.writeback import Update, choose
 from statecell.spec.geometry import config
@@ -12,7 +13,7 @@ from statecell_hw.recurrent.choose import Choose
 from statecell_hw.recurrent.pipeline import MIN_ROWS
 from tests.hw.recurrent.drive import heads_bench
 from tests.hw.recurrent.ports import mode_fields, scale_list
-from tests.hw.recurrent.states import every_mode, random_scales, random_state, random_update
+from tests.hw.recurrent.states import random_state, random_update
 from tests.hw.streams import simulate
 
 

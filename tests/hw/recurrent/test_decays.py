@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from statecell.bench.random_states import random_token
 from statecell.model.normalise import reciprocal
 from statecell.model.recurrent import factor
 from statecell.model.recurrent.mode import Mode, Rule
@@ -13,7 +14,6 @@ from statecell.spec import formats
 from statecell.spec.geometry import config
 from statecell_hw.recurrent.decays import Decays
 from tests.hw.recurrent.payload import payload_words
-from tests.hw.recurrent.states import random_token
 from tests.hw.streams import simulate
 
 SLOTS, TOKENS = 3, 4

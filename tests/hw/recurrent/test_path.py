@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from statecell.bench.random_states import every_mode, random_scales, random_token
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.mode import Rule
 from statecell.model.recurrent.state import State
@@ -17,7 +18,7 @@ from statecell_hw.array.multiply import Multiplier
 from statecell_hw.recurrent.path import RecurrentPath
 from statecell_hw.recurrent.pipeline import MIN_ROWS
 from tests.hw.recurrent.ports import head_fields, key_fields, row_fields, scale_list, set_load
-from tests.hw.recurrent.states import Operands, every_mode, random_scales, random_state, random_token
+from tests.hw.recurrent.states import Operands, random_state
 from tests.hw.streams import simulate
 
 CASES = [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from statecell.bench.random_states import random_token
 from statecell.model.recurrent import factor
 from statecell.model.recurrent.mode import Mode, Rule
 from statecell.model.recurrent.state import new_state
@@ -16,7 +17,7 @@ from statecell_hw.recurrent.prepare import Prepare
 from statecell_hw.recurrent.tokens import Section
 from tests.hw.recurrent.payload import payload_words, slot_fields
 from tests.hw.recurrent.ports import head_fields, key_fields
-from tests.hw.recurrent.states import Operands, random_token
+from tests.hw.recurrent.states import Operands
 from tests.hw.streams import simulate
 
 HEADS, TOKENS = 3, 3

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from statecell.bench.random_states import every_mode
 from statecell.model.recurrent.mode import Rule
 from statecell.model.recurrent.writeback import requantise
 from statecell.spec import formats
@@ -13,7 +14,7 @@ from statecell_hw.recurrent.pipeline import MIN_ROWS
 from statecell_hw.recurrent.requantise import Requantise
 from tests.hw.recurrent.drive import heads_bench
 from tests.hw.recurrent.ports import mode_fields, scale_list
-from tests.hw.recurrent.states import every_mode, random_state, random_update
+from tests.hw.recurrent.states import random_state, random_update
 from tests.hw.recurrent.test_choose import set_working
 from tests.hw.streams import simulate
 

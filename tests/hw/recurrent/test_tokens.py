@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from statecell.bench.random_states import random_scales, random_token
 from statecell.model.recurrent.mode import Mode, Rule, Scales
 from statecell.model.recurrent.state import State, new_state
 from statecell.spec.geometry import config
 from statecell_hw.recurrent.tokens import Section, TokenBuffer
 from tests.hw.recurrent.payload import payload_words, slot_fields, token_payload
 from tests.hw.recurrent.ports import scale_fields
-from tests.hw.recurrent.states import random_scales, random_token
 from tests.hw.streams import simulate
 
 CHANNELS = 24

@@ -12,6 +12,7 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from statecell.bench.random_states import every_mode, random_scales, random_token
 from statecell.model.quantise import planes
 from statecell.model.recurrent import integer
 from statecell.model.recurrent.mode import Mode, Rule, Scales, Storage
@@ -25,7 +26,6 @@ from statecell_hw.recurrent import unit as unit_module
 from statecell_hw.recurrent.operands import slot_layout
 from statecell_hw.recurrent.unit import RecurrentUnit
 from tests.hw.recurrent.payload import payload_words, signed_outputs, slot_fields, token_payload
-from tests.hw.recurrent.states import every_mode, random_scales, random_token
 from tests.hw.rows import row_words
 from tests.hw.streams import simulate
 
