@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from statecell.runtime.recurrent.calibration import StateCalibration
 from statecell.train import run as training
 from tests.hybrid_folder import make_hybrid_folder
-from tests.train.small import finetune_recipe, guard_recipe, recipe, text
+from tests.train.small import finetune_recipe, guard_recipe, recipe, refine_recipe, text
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -41,13 +41,16 @@ def test_train(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("statecell.train.recipe.Recipe", small)
     monkeypatch.setattr("statecell.train.finetune.FinetuneRecipe",
                         lambda **options: finetune_recipe(**{**options, "steps": options.get("steps", 2)}))
+    monkeypatch.setattr("statecell.train.finetune.RefineRecipe",
+                        lambda **options: refine_recipe(**{**options, "steps": options.get("steps", 2)}))
     monkeypatch.setattr("statecell.train.guarding.GuardRecipe",
                         lambda **options: guard_recipe(**{**options, "steps": options.get("steps", 2)}))
     code, out, _ = run("train", "-o", str(tmp_path / "one"), "--steps", "4", "--json")
     facts = json.loads(out)
-    assert code == 0 and set(facts) == {"folder", "pretraining", "finetuning", "guarding"}
+    assert code == 0 and set(facts) == {"folder", "pretraining", "finetuning", "refining", "guarding"}
+    assert (facts["finetuning"]["seed"], facts["refining"]["seed"]) == (0, 1)
     assert facts["pretraining"]["steps"] == 4 and 0 < facts["finetuning"]["held_out_bits_per_byte"] < 9
-    short = ("--finetune-steps", "0", "--guard-steps", "0")
+    short = ("--finetune-steps", "0", "--refine-steps", "0", "--guard-steps", "0")
     assert run("train", "-o", str(tmp_path / "two"), "--steps", "4", *short)[0] == 0
     assert not (tmp_path / "two" / "model" / "guards.safetensors").exists()
     code, out, _ = run("train", "-o", str(tmp_path / "two"), "--steps", "4")
@@ -67,12 +70,16 @@ def test_train_the_guards_of_a_model(run: Run, folder: Path, tmp_path: Path, mon
     for module in (export, training):
         monkeypatch.setattr(module, "text_bytes", lambda _: text())
     monkeypatch.setattr("statecell.train.pretrain._PROBE", (2, 64))
+    monkeypatch.setattr("statecell.train.finetune.RefineRecipe", refine_recipe)
     monkeypatch.setattr("statecell.train.guarding.GuardRecipe", guard_recipe)
     options = ("train", "-o", str(tmp_path), "--guard-steps", "2", "--state", "int4-predicted, residual")
     code, out, _ = run(*options, "--from", str(folder), "--json")
     facts = json.loads(out)
     assert code == 0 and set(facts) == {"folder", "guarding"}
     assert facts["guarding"]["states"] == ["int4-predicted", "residual"]
+    code, out, _ = run("train", "-o", str(tmp_path / "more"), "--from", str(folder), "--refine-steps", "2",
+                       "--guard-steps", "0", "--json")
+    assert code == 0 and set(json.loads(out)) == {"folder", "refining"}
     made = str(tmp_path / "model")
     source = ("--text", str(folder.parent / "text.txt"), "--tokens", "64", "--streams", "1")
     code, out, _ = run("eval", "ppl", "--model", made, *source, "--state", "int4-predicted,residual", "--json")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statecell.train.finetune import FinetuneRecipe
+from statecell.train.finetune import FinetuneRecipe, RefineRecipe
 from statecell.train.guarding import GuardRecipe
 from statecell.train.recipe import Recipe
 
@@ -21,6 +21,10 @@ def recipe(**options: Any) -> Recipe:
 
 def finetune_recipe(**options: Any) -> FinetuneRecipe:
     return FinetuneRecipe(**{**_SMALL, "half": False, "states": ("int4-log8",), **options})
+
+
+def refine_recipe(**options: Any) -> RefineRecipe:
+    return RefineRecipe(**{**_SMALL, "states": ("int4",), **options})
 
 
 def guard_recipe(**options: Any) -> GuardRecipe:

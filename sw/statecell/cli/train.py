@@ -20,6 +20,10 @@ def train(
     finetune_steps: Annotated[
         int | None, typer.Option("--finetune-steps", min=0, help="Steps over stored states; 0 leaves them out.")
     ] = None,
+    refine_steps: Annotated[
+        int | None, typer.Option("--refine-steps", min=0, help="Steps of a second run over stored states; with --from "
+                                 "0 if left out.")
+    ] = None,
     guard_steps: Annotated[
         int | None, typer.Option("--guard-steps", min=0, help="Steps with freeze gate, error feedback and scale "
                                  "predictor, over stored states; 0 leaves them out.")
@@ -31,7 +35,8 @@ def train(
         bool, typer.Option("--guard-weights", help="Let the model's weights learn in those steps: 96 longer ones.")
     ] = False,
     begin: Annotated[
-        str | None, typer.Option("--from", help="Train the guards of this model, and nothing before: a name or folder.")
+        str | None, typer.Option("--from", help="Begin with this model, a name or folder: --refine-steps, guards, and "
+                                 "nothing before.")
     ] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Streams in step.")] = None,
     text: Annotated[
@@ -50,7 +55,7 @@ def train(
     Example: statecell train --out build/hybrid-tiny --steps 4500 --seed 0 --json
     """
     from statecell.train import run
-    from statecell.train.finetune import FinetuneRecipe
+    from statecell.train.finetune import FinetuneRecipe, RefineRecipe
     from statecell.train.guarding import GuardRecipe
     from statecell.train.recipe import Recipe
 
@@ -60,6 +65,9 @@ def train(
     both |= {"texts": tuple(text)} if text else {}
     first = Recipe(**both | ({"steps": steps} if steps is not None else {}))
     second = FinetuneRecipe(**both | ({"steps": finetune_steps} if finetune_steps is not None else {}))
+    refine_steps = 0 if refine_steps is None and begin is not None else refine_steps
+    other = both | {"seed": (seed + 1) % (1 << 31)}
+    again = RefineRecipe(**other | ({"steps": refine_steps} if refine_steps is not None else {}))
     chosen = {"states": tuple(name.strip() for name in state.split(","))} if state is not None else {}
     guarding: Any = GuardRecipe.whole if weights else GuardRecipe
     third = guarding(**both | chosen | ({"steps": guard_steps} if guard_steps is not None else {}))
@@ -67,12 +75,13 @@ def train(
         run.restart(folder)
     with Training() as bar:
         stage = run.Stage(pretraining=bar.part("pre-training"), finetuning=bar.part("fine-tuning"),
-                          guarding=bar.part("guards"), exporting=bar.plain("calibrating"))
-        facts = run.train(first, second, third, folder, stage, begin=begin)
+                          refining=bar.part("refining"), guarding=bar.part("guards"),
+                          exporting=bar.plain("calibrating"))
+        facts = run.train(first, second, again, third, folder, stage, begin=begin)
     if as_json:
         print_json(facts)
         return
     rows = [(f"{part}, held-out bits per byte", facts[part]["held_out_bits_per_byte"])
-            for part in ("pretraining", "finetuning", "guarding") if part in facts]
+            for part in ("pretraining", "finetuning", "refining", "guarding") if part in facts]
     print_facts("training", rows)
     out().print(f"the model: {facts['folder']}", soft_wrap=True)

@@ -46,6 +46,19 @@ class FinetuneRecipe(Recipe):
             raise TrainError(f"The states' formats are {', '.join(self.states) or 'none'}: give some of {DEFAULT}, "
                              f"{', '.join(FORMATS)}.")
 
+
+@dataclass(frozen=True, kw_only=True)
+class RefineRecipe(FinetuneRecipe):
+    """A second, longer run of the same kind, most of it over one-plane states, on other windows."""
+
+    seed: int = 1
+    steps: int = 96
+    rate: float = 0.002
+    rate_other: float = 0.0007
+    junk: float = 0.25
+    states: tuple[str, ...] = ("int4", "int4", DEFAULT, "int4")
+
+
 class FineTuner(Trainer):
     """Trainer over stored states, from a pre-trained model and the calibration of its states."""
 
@@ -72,3 +85,9 @@ class FineTuner(Trainer):
         with installed(self._module):
             yield StoredCache(states, model_geometry(self.model).depth, recurrent, self._chunked, self.guards)
         self._windows += 1
+
+
+class Refiner(FineTuner):
+    """FineTuner of the second run."""
+
+    name = "refine"

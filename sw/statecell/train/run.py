@@ -1,4 +1,4 @@
-"""A whole training: pre-training, fine-tuning over stored states, the guards, and the model's folder."""
+"""A whole training: pre-training, fine-tuning over stored states in two runs, the guards, and the model's folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statecell.runtime.recurrent.guards import guards_of
 from statecell.store.models import load_model
 from statecell.train.corpus import Corpus, text_bytes
 from statecell.train.export import CALIBRATION_TEXT, CALIBRATION_TOKENS, export
-from statecell.train.finetune import FineTuner, FinetuneRecipe
+from statecell.train.finetune import FineTuner, FinetuneRecipe, Refiner, RefineRecipe
 from statecell.train.guarding import GuardRecipe, GuardTuner
 from statecell.train.pretrain import Trainer
 from statecell.train.recipe import HELD_OUT, Recipe, TrainError
@@ -35,35 +35,36 @@ class Stage:
 
     pretraining: Callable[[int, int, float], None]
     finetuning: Callable[[int, int, float], None]
+    refining: Callable[[int, int, float], None]
     guarding: Callable[[int, int, float], None]
     exporting: Callable[[int, int], None]
 
 
-def train(recipe: Recipe, finetune: FinetuneRecipe, guard: GuardRecipe, folder: Path, stage: Stage, *,
-          begin: str | None = None) -> dict[str, Any]:
+def train(recipe: Recipe, finetune: FinetuneRecipe, refine: RefineRecipe, guard: GuardRecipe, folder: Path,
+          stage: Stage, *, begin: str | None = None) -> dict[str, Any]:
     """Train in ``folder``, going on from its checkpoints; the model lies in ``folder``/model afterwards.
 
-    ``begin``: name or folder of a model of this kind, whose guards alone are then trained, with it. Returns facts for
-    JSON: the folder, steps and held-out losses (bits per byte) after each part. Raises TrainError.
+    ``begin``: name or folder of a model of this kind, which is refined and gets its guards, and nothing before. Returns
+    facts for JSON: the folder, steps and held-out losses (bits per byte) after each part. Raises TrainError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     corpus = Corpus([text_bytes(name) for name in recipe.texts])
     probe = text_bytes(HELD_OUT)
+    parts: list[tuple[str, type[FineTuner], Any, Callable[[int, int, float], None]]] = [
+        ("refining", Refiner, refine, stage.refining), ("guarding", GuardTuner, guard, stage.guarding)]
     if begin is None:
         first = Trainer(recipe, corpus, folder)
         first.run(stage.pretraining, probe)
         model = first.model.eval()
         facts: dict[str, Any] = {"pretraining": _facts(first, probe)}
-        if finetune.steps:
-            second = FineTuner(finetune, corpus, folder, model, _calibration(model))
-            second.run(stage.finetuning, probe)
-            facts["finetuning"] = _facts(second, probe)
+        parts.insert(0, ("finetuning", FineTuner, finetune, stage.finetuning))
     else:
         model, facts = _begun(begin)
-    if guard.steps:
-        third = GuardTuner(guard, corpus, folder, model, _calibration(model))
-        third.run(stage.guarding, probe)
-        facts["guarding"] = _facts(third, probe)
+    for name, kind, wanted, progress in parts:
+        if wanted.steps:
+            trainer = kind(wanted, corpus, folder, model, _calibration(model))
+            trainer.run(progress, probe)
+            facts[name] = _facts(trainer, probe)
     export(model, folder / MODEL, NAME, {"held_out": HELD_OUT, **facts}, progress=stage.exporting)
     return {"folder": str(folder / MODEL), **facts}
 
@@ -85,7 +86,7 @@ def _begun(name: str) -> tuple[Qwen3_5ForCausalLM, dict[str, Any]]:
                          "`statecell train`.")
     try:
         made = json.loads((loaded.folder / "recipe.json").read_text(encoding="utf-8"))
-        facts = {part: made[part] for part in ("pretraining", "finetuning") if part in made}
+        facts = {part: made[part] for part in ("pretraining", "finetuning", "refining") if part in made}
     except (OSError, ValueError, TypeError) as error:
         raise TrainError(f"How {loaded.name} was made cannot be read ({error}): begin with a model made by "
                          "`statecell train`.") from error
@@ -97,7 +98,7 @@ def _begun(name: str) -> tuple[Qwen3_5ForCausalLM, dict[str, Any]]:
 
 def restart(folder: Path) -> None:
     """Forget the checkpoints and logs in a folder."""
-    for trainer in (Trainer, FineTuner, GuardTuner):
+    for trainer in (Trainer, FineTuner, Refiner, GuardTuner):
         for ending in ("pt", "jsonl", "part"):
             (folder / f"{trainer.name}.{ending}").unlink(missing_ok=True)
 
