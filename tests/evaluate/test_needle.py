@@ -14,10 +14,11 @@ from tests.train.small import text
 def test_needles(tmp_path: Path) -> None:
     folder, source = make_hybrid_folder(tmp_path / "small"), tmp_path / "text.txt"
     source.write_bytes(bytes(text().tolist()))
-    rows = needle(str(folder), str(source), states=["fp32", "int4"], distances=[16, 64], words=2)
-    assert [(row.distance, row.state) for row in rows] == [(16, "fp32"), (16, "int4"), (64, "fp32"), (64, "int4")]
+    states = ["fp32", "int4", "softmax"]
+    rows = needle(str(folder), str(source), states=states, distances=[16, 64], words=2)
+    assert [(row.distance, row.state) for row in rows] == [(n, state) for n in (16, 64) for state in states]
     assert all(row.found == 0 and row.bits > 1 for row in rows)  # a random model knows no word
-    assert len({row.bits for row in rows}) == 4 and rows[0].bits != rows[0].bits_untold
+    assert len({row.bits for row in rows}) == 6 and all(row.bits != row.bits_untold for row in rows)
 
 
 def test_refusals(tmp_path: Path) -> None:

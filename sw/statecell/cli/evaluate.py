@@ -170,7 +170,7 @@ def junk(
 def needle(
     model: ModelOption = "hybrid-tiny",
     text: TextOption = "persuasion",
-    state: StatesOption = "fp32,default,int4",
+    state: StatesOption = "fp32,default,int4,softmax",
     distances: Annotated[str, typer.Option("--distances", help="Tokens between word and question.")] = "1024,4096,8192",
     words: Annotated[int, typer.Option("--words", min=1, help="Random words.")] = 8,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the words.")] = 0,
@@ -178,7 +178,9 @@ def needle(
 ) -> None:
     """Bits that a random word costs when it is asked for, told far back in the text and not told at all.
 
-    Example: statecell eval needle --model hybrid-tiny --distances 1024,4096 --state fp32,int4 --json
+    The state format softmax empties the states before the question, so that the softmax layers alone can answer it.
+
+    Example: statecell eval needle --model hybrid-tiny --distances 1024,4096 --state fp32,int4,softmax --json
     """
     from statecell.evaluate.needle import needle as measure
 

@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from statecell.evaluate.perplexity import check_context, text_ids
-from statecell.evaluate.states import FLOAT, check_states, losses_with, pieces
+from statecell.evaluate.states import FLOAT, check_states, losses, losses_with, pieces
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.calibration import known_states
-from statecell.runtime.support import model_geometry
+from statecell.runtime.support import StateGeometry, model_geometry
 from statecell.store.models import load_model
 
 QUESTION = "\n\nThe secret word of the house was "
+SOFTMAX = "softmax"
+"""Float states that are emptied before the question: what the softmax layers alone, which see every token, bring."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORD = 8
 
@@ -44,11 +47,13 @@ class Needle:
 
 def needle(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), distances: Sequence[int] = (1024, 4096),
            words: int = 8, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> list[Needle]:
-    """Needles of random words in pieces of a text. `progress` counts distances times formats.
+    """Needles of random words in pieces of a text, with ``states`` in formats of `eval ppl` or SOFTMAX.
+
+    `progress` counts distances times formats.
 
     Raises UnsupportedError for a model without states or an unknown format, EvaluationError for a text too short.
     """
-    check_states(states)
+    check_states([name for name in states if name != SOFTMAX])
     loaded = load_model(model_name)
     shape = model_geometry(loaded.model).states
     if shape is None:
@@ -67,6 +72,8 @@ def needle(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), dist
         hay = pieces(text_ids(tokenizer, text), words, distance)
         for name in states:
             def bits(ids: Tensor, name: str = name) -> Tensor:
+                if name == SOFTMAX:
+                    return _without_states(loaded.model, shape, ids, asked.shape[1])[:, -_WORD:]
                 return losses_with(loaded.model, shape, name, ids, calibration)[:, -_WORD:]
 
             mine = bits(torch.cat([told, hay, asked], 1))
@@ -77,6 +84,16 @@ def needle(model_name: str, text: str, *, states: Sequence[str] = (FLOAT,), dist
             if progress is not None:
                 progress(len(rows), len(distances) * len(states))
     return rows
+
+
+def _without_states(model: Any, shape: StateGeometry, ids: Tensor, last: int) -> Tensor:
+    """Bits of the ``last`` tokens but the first, the states empty before them."""
+    cache = DynamicCache(config=model.config)
+    losses(model, ids[:, :-last], cache)
+    for layer in shape.layers:
+        states = cache.layers[layer].recurrent_states
+        states[0] = torch.zeros_like(states[0])
+    return losses(model, ids[:, -last:], cache)
 
 
 def _word(generator: torch.Generator) -> str:
