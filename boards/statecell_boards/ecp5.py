@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import ClockDomain, Instance, Module, Signal
+from amaranth.hdl import ClockDomain, ClockSignal, Instance, Module, ResetSignal, Signal
 from amaranth.lib import io
 from amaranth.lib.cdc import ResetSynchronizer  # type: ignore[import-untyped]
+
+from statecell_boards.fanout import LOADS
 
 VCO_HZ = (400e6, 800e6)
 COMPARE_HZ = (10e6, 400e6)
@@ -49,4 +51,10 @@ def pll(m: Module, platform: Any, clock_hz: int, reset: Signal) -> None:
         o_CLKOP=domain.clk, o_LOCK=locked,
     )
     platform.add_clock_constraint(domain.clk, clock_hz)
-    m.submodules.reset = ResetSynchronizer(reset | ~locked, domain="sync")
+    # the reset reaches registers everywhere: from the synchroniser to the middle of the chip, to copies, to them
+    m.domains.early, m.domains.always = ClockDomain("early"), ClockDomain("always", reset_less=True)
+    stages = [Signal(init=1, name=f"reset_{i}", attrs={LOADS: 8}) for i in range(2)]
+    m.d.comb += [ClockSignal(name).eq(domain.clk) for name in ("early", "always")]
+    m.submodules.reset = ResetSynchronizer(reset | ~locked, domain="early")
+    m.d.always += [stages[0].eq(ResetSignal("early")), stages[1].eq(stages[0])]
+    m.d.comb += domain.rst.eq(stages[1])

@@ -14,27 +14,37 @@ Bit = int | str
 Netlist = dict[str, Any]
 REGISTER = "TRELLIS_FF"
 CONTROL = ("CE", "LSR")
+RAM, RAM_LOADS = "DP16KD", 8
+LOADS = "loads_of_a_copy"
+"""Attribute of registers: how many loads a copy may have, in place of the limits."""
 
 
 def split_fanout(netlist: Netlist, limit: int, *, behind_register: int | None = None) -> int:
     """Copies registers of more than ``limit`` loads, in every module; returns the number of copies added.
 
-    ``behind_register`` is the limit for a register whose input is another register's output, ``limit`` unless given.
+    ``behind_register`` is the limit for a register whose input is another register's output, ``limit`` unless given;
+    the attribute LOADS goes before both. A
+    load is a cell, whatever the number of its pins; a block RAM counts for RAM_LOADS, because there are few in a wide
+    area.
 
     A register and its copies have the same inputs, so they always hold the same. ``netlist`` is what Yosys's
     `write_json` gives after `synth_ecp5`; it is changed in place.
     """
     near = limit if behind_register is None else behind_register
-    return sum(_split_module(module, limit, near) for module in netlist["modules"].values())
+    total = 0
+    # copies are loads themselves
+    while added := sum(_split_module(module, limit, near) for module in netlist["modules"].values()):
+        total += added
+    return total
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _split_module(module: Netlist, most: int, near: int) -> int:
     cells: Netlist = module["cells"]
-    loads: dict[Bit, list[tuple[str, str, int]]] = {}
+    loads: dict[Bit, dict[str, list[tuple[str, int]]]] = {}
     highest = 0
     for name, cell in cells.items():
         for port, bits in cell["connections"].items():
@@ -42,30 +52,43 @@ def _split_module(module: Netlist, most: int, near: int) -> int:
                 if isinstance(bit, int):
                     highest = max(highest, bit)
                 if cell["port_directions"][port] != "output":
-                    loads.setdefault(bit, []).append((name, port, place))
+                    loads.setdefault(bit, {}).setdefault(name, []).append((port, place))
     for port in module["ports"].values():
         highest = max(highest, *(bit for bit in port["bits"] if isinstance(bit, int)), 0)
     outside = {bit for port in module["ports"].values() for bit in port["bits"]}
+    own = {bit: int(name["attributes"][LOADS], 2) for name in module["netnames"].values() if LOADS in name["attributes"]
+           for bit in name["bits"]}
     registers = {cell["connections"]["Q"][0] for cell in cells.values() if cell["type"] == REGISTER}
     added = 0
     for name, cell in list(cells.items()):
         if cell["type"] != REGISTER:
             continue
         bit = cell["connections"]["Q"][0]
-        here = loads.get(bit, [])
-        limit = near if cell["connections"]["DI"][0] in registers else most
-        if bit in outside or len(here) <= limit:
+        here = loads.get(bit, {})
+        total = sum(_weight(cells[load]) for load in here)
+        limit = own.get(bit, near if cell["connections"]["DI"][0] in registers else most)
+        if bit in outside or total <= limit:
             continue
-        here.sort(key=lambda load: (load[1] in CONTROL, _natural(load[0])))
-        parts = -(-len(here) // limit)
-        size = -(-len(here) // parts)
-        for part in range(1, parts):
-            highest += 1
-            cells[f"{name}$copy{part}"] = {
-                **cell,
-                "connections": {port: list(bits) for port, bits in cell["connections"].items()} | {"Q": [highest]},
-            }
-            for load, port, place in here[part * size:(part + 1) * size]:
-                cells[load]["connections"][port][place] = highest
-            added += 1
+        size = total / -(-total // limit)  # of each part
+        so_far = 0
+        copies: list[int] = []
+        for load in sorted(here, key=lambda load: (any(port in CONTROL for port, _ in here[load]), natural(load))):
+            part = int(so_far / size)
+            so_far += _weight(cells[load])
+            if part == 0:
+                continue
+            while part > len(copies):
+                highest += 1
+                copies.append(highest)
+                cells[f"{name}$copy{len(copies)}"] = {
+                    **cell,
+                    "connections": {port: list(bits) for port, bits in cell["connections"].items()} | {"Q": [highest]},
+                }
+            for port, place in here[load]:
+                cells[load]["connections"][port][place] = copies[part - 1]
+        added += len(copies)
     return added
+
+
+def _weight(cell: Netlist) -> int:
+    return RAM_LOADS if cell["type"] == RAM else 1

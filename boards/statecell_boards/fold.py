@@ -5,19 +5,36 @@ other two unused, so that `a + (gate ? b : 0)` costs a look-up table a bit besid
 
     propagate = INIT(A, B, C, D), sum = propagate ^ carry in, carry out = propagate ? carry in : INIT[3:0](A, B)
 
-where INIT[3:0] is the table at C = D = 0. With operand A plain, a function f of one to three signals takes the other
-operand's place: propagate = A ^ f and, where propagate is 0, both operands equal A, so the lower table has to be A.
-With up to two signals D is tied to 1, which keeps the lower table free; three signals need f to be 0 at C = D = 0.
+where INIT[3:0] is the table at C = D = 0. For a sum of x and y propagate is x ^ y, and where that is 0 both operands
+equal x, so the lower table has to be x: x may be any function of A and B, and y any function of all inputs that is 0
+at C = D = 0. With an input to spare D is tied to 1, which keeps the lower table free, and y may be any function.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
 Bit = int | str
 Netlist = dict[str, Any]
 LUT_INPUTS = ("A", "B", "C", "D")
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An operand of one bit of a sum: its value over its signals, the first lowest, and the gate that makes it."""
+
+    signals: tuple[Bit, ...]
+    table: int
+    gate: str | None = None
+
+    def value(self, levels: dict[Bit, int]) -> int:
+        return self.table >> sum(levels[bit] << place for place, bit in enumerate(self.signals)) & 1
+
+    def inverted(self) -> _Operand:
+        return _Operand(self.signals, self.table ^ (1 << (1 << len(self.signals))) - 1, self.gate)
 
 
 def fold_gates(netlist: Netlist) -> int:
@@ -47,59 +64,66 @@ def _fold_module(module: Netlist) -> int:
     for cell in list(cells.values()):
         if cell["type"] == "CCU2C":
             for half in "01":
-                for operand in "AB":
-                    bit = cell["connections"][f"{operand}{half}"][0]
+                inverted = _sum(cell, half)
+                if inverted is None:
+                    continue
+                operands: list[list[_Operand]] = []
+                for pin, turned in inverted.items():
+                    bit = cell["connections"][f"{pin}{half}"][0]
                     gate = drivers.get(bit)
-                    if gate is not None and uses[bit] == 1 and _fold(cell, half, operand, cells[gate]):
-                        del cells[gate], drivers[bit]
-                        folded += 1
-                        break
+                    forms = [_plain(bit)]
+                    if gate is not None and uses[bit] == 1:
+                        forms.insert(0, _gate(gate, cells[gate]))
+                    operands.append([form.inverted() if turned else form for form in forms])
+                for gate in _fold(cell, half, operands):
+                    del drivers[cells.pop(gate)["connections"]["Z"][0]]
+                    folded += 1
     return folded
 
 
-def _fold(carry: Netlist, half: str, operand: str, gate: Netlist) -> bool:
-    """Whether ``gate`` went into the place of ``operand`` of one bit of ``carry``."""
-    pins = carry["connections"]
-    operands = _operands(carry, half)
-    if operands is None:
-        return False
-    inverted = operands[operand]
-    plain = "B" if operand == "A" else "A"
-    inputs, table = _reduced(gate)
-    if not 1 <= len(inputs) <= 3:
-        return False
-    plain_inverted = operands[plain]
-    for order in permutations(range(len(inputs))):
-        new = _table(table, order, inverted, plain_inverted)
-        if new is None:
-            continue
-        places: list[Bit] = [pins[f"{plain}{half}"][0], *(inputs[i] for i in order)]
-        places += ["0"] * (3 - len(places))
-        if len(inputs) < 3:
-            places = [*places[:3], "1"]
-        carry["parameters"][f"INIT{half}"] = f"{new:016b}"
-        for pin, bit in zip(LUT_INPUTS, places, strict=True):
-            pins[f"{pin}{half}"] = [bit]
-        return True
-    return False
+def _fold(carry: Netlist, half: str, operands: list[list[_Operand]]) -> list[str]:
+    """The gates that went into one bit of ``carry``, as many as can."""
+    choices = [(a, b) for a in operands[0] for b in operands[1] if a.gate or b.gate]
+    for a, b in sorted(choices, key=lambda pair: (pair[0].gate is None) + (pair[1].gate is None)):
+        for x, y in ((a, b), (b, a)):
+            for pins in _places(x, y):
+                table = _table(x, y, pins)
+                if table is not None:
+                    carry["parameters"][f"INIT{half}"] = f"{table:016b}"
+                    for pin, bit in zip(LUT_INPUTS, pins, strict=True):
+                        carry["connections"][f"{pin}{half}"] = [bit]
+                    return [operand.gate for operand in (a, b) if operand.gate]
+    return []
 
 
-def _table(table: int, order: tuple[int, ...], inverted: bool, plain_inverted: bool) -> int | None:
-    """INIT of a bit whose A is plain and whose further inputs are the gate's in this order; None if it cannot be."""
-    new = 0
+def _places(x: _Operand, y: _Operand) -> Iterator[tuple[Bit, ...]]:
+    """Signals of the four inputs, those of x in A and B; unused ones are tied, D to 1."""
+    others = [bit for bit in y.signals if bit not in x.signals]
+    if len(x.signals) > 2 or len(x.signals) + len(others) > 4:
+        return
+    for order in permutations(others):
+        pins: list[Bit] = [*x.signals, *order]
+        if len(pins) < 4:
+            pins += ["0"] * (3 - len(pins)) + ["1"]
+        yield tuple(pins)
+
+
+def _table(x: _Operand, y: _Operand, pins: tuple[Bit, ...]) -> int | None:
+    """INIT of a bit that adds x and y; None if it cannot be."""
+    spare = pins[3] == "1"
+    table = 0
     for index in range(16):
-        a, rest = index & 1, index >> 1
-        value = sum((rest >> place & 1) << i for place, i in enumerate(order))
-        other = (table >> value & 1) ^ inverted
-        own = a ^ plain_inverted
-        generates = rest >> 1 == 0  # C = D = 0: the table that makes the carry
-        if generates and len(order) == 3 and other:
-            return None
-        new |= (own if generates and len(order) < 3 else own ^ other) << index
-    return new
+        levels: dict[Bit, int] = {bit: index >> place & 1 for place, bit in enumerate(pins)}
+        own, other = x.value(levels), y.value(levels)
+        if index < 4:  # C = D = 0: the table that makes the carry
+            if other and not spare:
+                return None
+            other = 0
+        table |= (own ^ other) << index
+    return table
 
 
-def _operands(carry: Netlist, half: str) -> dict[str, bool] | None:
+def _sum(carry: Netlist, half: str) -> dict[str, bool] | None:
     """Whether A and B enter the sum inverted; None if the bit is not a sum of A and B as Yosys makes it."""
     init = int(carry["parameters"][f"INIT{half}"], 2)
     pins = carry["connections"]
@@ -116,18 +140,19 @@ def _operands(carry: Netlist, half: str) -> dict[str, bool] | None:
     return None
 
 
-def _reduced(gate: Netlist) -> tuple[list[Bit], int]:
-    """The signals that a look-up table really depends on, and its table over them, the first lowest."""
+def _plain(bit: Bit) -> _Operand:
+    return _Operand((bit,), 0b10) if isinstance(bit, int) else _Operand((), int(bit == "1"))
+
+
+def _gate(name: str, gate: Netlist) -> _Operand:
+    """What a look-up table makes of the signals that it really has."""
     init = int(gate["parameters"]["INIT"], 2)
     pins = [gate["connections"].get(pin, ["0"])[0] for pin in LUT_INPUTS]
-    signals = list(dict.fromkeys(bit for bit in pins if bit not in ("0", "1", "x")))
-
-    def value(assignment: int) -> int:
-        index = 0
-        for place, bit in enumerate(pins):
-            level = assignment >> signals.index(bit) & 1 if bit in signals else int(bit == "1")
-            index |= level << place
-        return init >> index & 1
-
-    table = sum(value(assignment) << assignment for assignment in range(1 << len(signals)))
-    return signals, table
+    signals = tuple(dict.fromkeys(bit for bit in pins if isinstance(bit, int)))
+    table = 0
+    for assignment in range(1 << len(signals)):
+        levels = {bit: assignment >> place & 1 for place, bit in enumerate(signals)}
+        index = sum((levels[bit] if isinstance(bit, int) else int(bit == "1")) << place
+                    for place, bit in enumerate(pins))
+        table |= (init >> index & 1) << assignment
+    return _Operand(signals, table, name)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statecell_boards.fanout import split_fanout
+from statecell_boards.fanout import LOADS, split_fanout
 
 
 def netlist(loads: int) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def netlist(loads: int) -> dict[str, Any]:
             "port_directions": {"CLK": "input", "DI": "input", "CE": "input", "Q": "output"},
             "connections": {"CLK": [2], "DI": [3 if enable else 5], "CE": [5 if enable else 4], "Q": [10 + i]},
         }
-    return {"modules": {"top": {"cells": cells, "ports": {"clk": {"direction": "input", "bits": [2]}}}}}
+    return {"modules": {"top": {"cells": cells, "netnames": {}, "ports": {"clk": {"direction": "input", "bits": [2]}}}}}
 
 
 def drivers(design: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -66,3 +66,9 @@ def test_a_register_behind_a_register_is_copied_at_its_own_limit() -> None:
     }
     assert split_fanout(design, 100, behind_register=6) == 3
     assert split_fanout(netlist(20), 100, behind_register=6) == 0
+
+
+def test_the_attribute_of_a_register_goes_before_the_limits() -> None:
+    design = netlist(20)
+    design["modules"]["top"]["netnames"]["slow"] = {"bits": [5], "attributes": {LOADS: f"{4:032b}"}}
+    assert split_fanout(design, 100) == 4

@@ -72,6 +72,20 @@ def same(a: dict[str, Any], b: dict[str, Any], rng: random.Random) -> bool:
 
 @pytest.mark.parametrize("minus", [False, True])
 @pytest.mark.parametrize("seed", range(20))
+def test_any_two_gates_before_a_sum_keep_the_sum(seed: int, minus: bool) -> None:
+    rng = random.Random(seed)
+    gates: list[tuple[int, list[int | str]]] = []
+    for _ in range(8):
+        used: list[int | str] = list(rng.sample(range(1, 6), rng.randint(1, 3)))
+        gates.append((rng.getrandbits(16), used + ["0"] * (4 - len(used))))
+    before = netlist(gates, [(100 + 2 * i, 101 + 2 * i) for i in range(4)], minus, str(int(minus)))
+    after = deepcopy(before)
+    assert fold_gates(after) > 0
+    assert same(before, after, rng)
+
+
+@pytest.mark.parametrize("minus", [False, True])
+@pytest.mark.parametrize("seed", range(20))
 def test_any_gate_before_a_sum_keeps_the_sum(seed: int, minus: bool) -> None:
     rng = random.Random(seed)
     gates: list[tuple[int, list[int | str]]] = []
@@ -97,6 +111,12 @@ def test_a_gate_is_folded_on_either_side(minus: bool) -> None:
     after = gated(minus)
     assert fold_gates(after) == 2
     assert set(after["modules"]["top"]["cells"]) == {"carry0"}
+
+
+def test_a_product_by_two_bits_is_one_carry_cell_a_bit() -> None:
+    # (3 ? 1 : 0) + (4 ? 2 : 0)
+    after = netlist([(0x8888, [1, 3, "0", "0"]), (0x8888, [2, 4, "0", "0"])] * 2, [(100, 101), (102, 103)], False, 6)
+    assert fold_gates(after) == 4
 
 
 def test_a_choice_of_two_is_folded() -> None:
