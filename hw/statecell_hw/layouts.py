@@ -43,13 +43,14 @@ class RowWrite(Signature):
 
 
 class QueryLoad(Signature):
-    """Load port of a tile's shadow queries: ``codes`` and the query's scale, for ``lane``, in a cycle with ``valid``.
-    ``sign`` is 1 for a negative scale; ``mantissa`` is without its leading 8.
+    """Load port of a tile's shadow queries: ``codes`` and the query's scale for ``lane``, in a cycle with that lane's
+    bit of ``valid``, at most one of which is set. ``sign`` is 1 for a negative scale; ``mantissa`` is without its
+    leading 8.
     """
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__({
-            "valid": Out(1),
+            "valid": Out(geometry.lanes),
             "lane": Out(range(geometry.lanes)),
             "codes": Out(data.ArrayLayout(signed(geometry.query_bits), geometry.head_dim)),
             "sign": Out(1),

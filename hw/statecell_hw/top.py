@@ -237,7 +237,7 @@ class StateCell(wiring.Component):
             descriptor.end.eq(bounds.end),
             descriptor.lanes.eq(command.request.count),
             descriptor.shift.eq(command.request.shift),
-            passes.arrived.eq(writer.query.valid),
+            passes.arrived.eq(writer.query.valid.any()),
         ]
         for lane in range(self.g.lanes):
             m.d.comb += [
@@ -261,7 +261,7 @@ class StateCell(wiring.Component):
                 tile.write.value_en.eq(writer.write.value_en & storing),
                 tile.raw_read.row.eq(self.cursor.row),
                 tile.raw_read.en.eq(self.row_reader.read_en & mine),
-                tile.query.valid.eq(writer.query.valid & (writer.query_tile == number)),
+                tile.query.valid.eq(Mux(writer.query_tile == number, writer.query.valid, 0)),
                 tile.query.lane.eq(writer.query.lane),
                 tile.query.sign.eq(writer.query.sign),
                 tile.query.mantissa.eq(writer.query.mantissa),

@@ -39,6 +39,18 @@ async def receive(ctx: Any, stream: Any, rng: random.Random, pause: float) -> An
     return payload
 
 
+def no_collision(memory: Any) -> Any:
+    """Background bench: no row of a row memory is read in the cycle that writes it, which block RAM leaves open."""
+
+    async def watch(ctx: Any) -> None:
+        while True:
+            await ctx.tick()
+            if ctx.get(memory.read_en) and ctx.get(memory.write_en):
+                assert ctx.get(memory.read_row) != ctx.get(memory.write_row), "a row read in the cycle that writes it"
+
+    return watch
+
+
 def simulate(dut: Any, *benches: Any, background: Sequence[Any] = (), max_cycles: int = MAX_CYCLES) -> int:
     """Run until all benches end and return how many cycles that took; fails after `max_cycles`. What runs in the
     `background` need not end."""

@@ -20,12 +20,12 @@ EXPONENT_BITS = formats.SCALE_BITS - formats.SCALE_MANTISSA
 class Bank(wiring.Component):
     """Simple dual-port memory of rows.
 
-    One row is written and one read per cycle. A read in the cycle of a write to the same row returns the old row.
+    One row is written and one read per cycle. A read in the cycle of a write to the same row is :class:`RowMemory`'s.
     ``raw`` is valid ``raw_latency`` cycles after ``read_en``, ``codes`` (zero points
     applied: code + 8 - z) after ``latency``. The scale in force of a row is known one cycle after its codes, because a
     low plane takes that of the row read next, which must be read in the next cycle: ``mantissa`` (without its leading
     8), ``sign``, ``exponent`` (signed, less 4 for a low plane) and ``low`` are valid after ``scale_latency``.
-    All outputs hold while nothing is read. The memory is not reset.
+    The memory is not reset.
     """
 
     write_en: Signal

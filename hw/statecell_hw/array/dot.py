@@ -103,6 +103,11 @@ class Dot(wiring.Component):
         for lane in range(g.lanes):
             active = self._queries(m, lane)
             form = key_form(self.multiplier, lane, g.lanes)
+            if form == "block":
+                # a register more that a hardware multiplier has inside: its codes come a level later
+                held = [Signal.like(a, name=f"operand_{lane}_{j}", reset_less=True) for j, a in enumerate(active)]
+                m.d.sync += [h.eq(a) for h, a in zip(held, active, strict=True)]
+                active = held
             for group in range(g.groups):
                 members = range(group * g.group, (group + 1) * g.group)
                 terms: list[Value] = []
@@ -124,7 +129,7 @@ class Dot(wiring.Component):
         active = [Signal(signed(g.query_bits), name=f"active_{n}", reset_less=True) for n in names]
         scale = (self.query_sign[lane], self.query_mantissa[lane], self.query_exponent[lane])
         shadow_scale = [Signal.like(s, name=f"shadow_{lane}_{s.name}", reset_less=True) for s in scale]
-        with m.If(self.load.valid & (self.load.lane == lane)):
+        with m.If(self.load.valid[lane]):
             m.d.sync += [s.eq(self.load.codes[j]) for j, s in enumerate(shadow)]
             given = (self.load.sign, self.load.mantissa, self.load.exponent)
             m.d.sync += [s.eq(x) for s, x in zip(shadow_scale, given, strict=True)]

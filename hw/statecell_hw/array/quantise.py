@@ -32,9 +32,8 @@ class Quantiser(wiring.Component):
 
     ``i_data`` (P elements within +-VECTOR_MAX) is divided by the scale ``i_code``, negated first if ``i_turned``;
     ``i_low`` is divided likewise but never negated. Registers, all enabled by ``enable``: operands, factor,
-    product, quotient; ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one word a
-    cycle. The outputs are combinational from the last register; the receiver registers them. ``tag_shape`` values
-    travel along.
+    product, quotient, roundings; ``o_valid`` and the outputs follow ``latency`` enabled cycles after ``i_valid``, one
+    word a cycle. ``tag_shape`` values travel along.
     ``busy``: a word is inside.
 
     o_query: codes of query_bits, saturated (QUERY).
@@ -88,7 +87,7 @@ class Quantiser(wiring.Component):
     @property
     def latency(self) -> int:
         """Cycles from ``i_valid`` to ``o_valid``."""
-        return 4
+        return 5
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
@@ -152,23 +151,31 @@ class Quantiser(wiring.Component):
 
         half = 1 << (formats.ERROR_FRACTION - 1)
         limit = 1 << (g.query_bits - 1)
+        wide_word = modes[4] == Mode.WIDE
         for p in range(g.word):
             quotient = divide(str(p), self.i_data[p], factor)
             eight = Signal(signed(2 * formats.CODE_BITS), name=f"eight_{p}")
             high_plane = _halve(quotient, formats.WIDE_MIN, formats.WIDE_MAX, half=half, shift=formats.CODE_BITS)
-            near = Mux(modes[-1] == Mode.WIDE, high_plane, (quotient + half) >> formats.ERROR_FRACTION)
-            fraction = Mux(modes[-1] == Mode.WIDE, eight[:formats.CODE_BITS], quotient[:formats.ERROR_FRACTION])
-            m.d.comb += [
-                eight.eq(_halve(quotient, formats.WIDE_MIN, formats.WIDE_MAX)),
-                self.o_query[p].eq(_halve(quotient, -limit, limit - 1)),
-                self.o_near[p].eq(near),
-                self.o_fraction[p].eq(fraction),
-            ]
+            near = Mux(wide_word, high_plane, (quotient + half) >> formats.ERROR_FRACTION)
+            fraction = Mux(wide_word, eight[:formats.CODE_BITS], quotient[:formats.ERROR_FRACTION])
+            m.d.comb += eight.eq(_halve(quotient, formats.WIDE_MIN, formats.WIDE_MAX))
+            self._leave(m, go[4], [
+                (self.o_query[p], _halve(quotient, -limit, limit - 1)), (self.o_near[p], near),
+                (self.o_fraction[p], fraction),
+            ], f"leaving_{p}")
         if g.zero_point:
             low = divide("low", Cat(self.i_low, Const(0, 1)), reciprocal_1)
             zero = (low + half) >> formats.ERROR_FRACTION
-            m.d.comb += self.o_zero.eq(clamp(m, zero, 0, (1 << formats.ZERO_BITS) - 1))
+            self._leave(m, go[4], [(self.o_zero, clamp(m, zero, 0, (1 << formats.ZERO_BITS) - 1))], "leaving_zero")
         return m
+
+    def _leave(self, m: Module, go: Signal, outputs: list[tuple[Signal, Value]], name: str) -> None:
+        """Outputs through registers that take their values in a cycle with ``go``."""
+        for i, (output, value) in enumerate(outputs):
+            held = Signal.like(output, name=f"{name}_{i}", reset_less=True)
+            with m.If(go):
+                m.d.sync += held.eq(value)
+            m.d.comb += output.eq(held)
 
 
 def _halve(quotient: Value, low: int, high: int, *, half: int = 0, shift: int = 0) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal, signed
+from amaranth.hdl import Cat, Module, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -29,11 +29,11 @@ class QueryCollector(wiring.Component):
     """Registers for the codes of one query.
 
     In: the words of a query in order, two or more, one in each cycle with ``i_valid``, any gaps; they must not come in
-    a cycle with ``stall``. Out: ``query`` for ``tile``; ``query.valid`` is raised for one cycle, the cycle after
-    ``ready`` was high and after the last word at the earliest. Lane and tile are valid from the first word on, so that
-    ``ready``, which may depend on them, is looked at a cycle ahead; they and the codes hold until ``query.valid``, and
-    ``ready`` must, once high. ``stall``, a register, is high while a complete query cannot leave; ``busy`` while there
-    is one. Reset drops the query.
+    a cycle with ``stall``. Out: ``query`` for ``tile``; the lane's bit of ``query.valid``, a register because it
+    enables the lane's whole shadow, is raised for one cycle, the cycle after ``ready`` was high and after the last word
+    at the earliest. Lane and tile are valid from the first word on, so that ``ready``, which may depend on them, is
+    looked at a cycle ahead; they and the codes hold until ``query.valid``, and ``ready`` must, once high. ``stall``, a
+    register, is high while a complete query cannot leave; ``busy`` while there is one. Reset drops the query.
     """
 
     i_valid: Signal
@@ -76,9 +76,9 @@ class QueryCollector(wiring.Component):
         stays = self.stall | (self.i_valid & (self.i_tag.word == g.vector_words - 1))
         with m.If(self.i_valid & (self.i_tag.word == 0)):
             m.d.sync += held.eq(self.i_tag)
-        m.d.sync += [self.busy.eq(stays), self.stall.eq(stays & ~self.ready)]
+        leaves = [stays & self.ready & (held.lane == lane) for lane in range(g.lanes)]
+        m.d.sync += [self.busy.eq(stays), self.stall.eq(stays & ~self.ready), self.query.valid.eq(Cat(leaves))]
         m.d.comb += [
-            self.query.valid.eq(self.busy & ~self.stall),
             self.tile.eq(held.tile),
             self.query.lane.eq(held.lane),
             self.query.sign.eq(held.turned),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import ClockSignal, Instance, Module, Signal
+from amaranth.hdl import Array, ClockSignal, Instance, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import hold
 
 VERILOG_PLATFORM = "verilog"
 """Platform for which the memory is an instance of the module in :data:`VERILOG`."""
@@ -19,14 +20,13 @@ module {MODULE} #(parameter WIDTH = 1, parameter DEPTH = 1, parameter ADDRESS = 
   input write_en,
   input [ADDRESS-1:0] write_row,
   input [WIDTH-1:0] write_data,
-  input read_en,
   input [ADDRESS-1:0] read_row,
   output reg [WIDTH-1:0] read_data
 );
   reg [WIDTH-1:0] memory [0:DEPTH-1];
   always @(posedge clk) begin
     if (write_en) memory[write_row] <= write_data;
-    if (read_en) read_data <= memory[read_row];
+    read_data <= memory[read_row];
   end
 endmodule
 """
@@ -41,9 +41,10 @@ SINGLE = 2
 
 
 class RowMemory(wiring.Component):
-    """Simple dual-port memory of ``rows`` rows; ``read_data`` is valid ``latency`` cycles after ``read_en`` and holds.
+    """Simple dual-port memory of ``rows`` rows; ``read_data`` is that of ``latency`` cycles after ``read_en``.
 
-    A read in the cycle of a write to the same row returns the old row. The memory is not reset. Rows lie in segments of
+    A read in the cycle of a write to the same row returns the old row in simulation; no pass makes one, and block RAM
+    leaves it open (``boards/statecell_boards/bitstream.py``). The memory is not reset. Rows lie in segments of
     SEGMENT_ROWS, each with a register behind it, and more than one are selected into another: a block RAM is too slow
     to have a choice of depth behind it in the same cycle. For the platform ``"verilog"`` the memory is one, written in
     Verilog without initial values: Amaranth's own memories list the initial value of every row, which for 131,072 rows
@@ -95,11 +96,8 @@ class RowMemory(wiring.Component):
         held = []
         for part in range(parts):
             data = Signal(g.row_bits, name=f"data_{part}")
-            write_en, read_en = Signal(name=f"write_en_{part}"), Signal(name=f"read_en_{part}")
-            m.d.comb += [
-                write_en.eq(self.write_en & (self.write_row[within:] == part)),
-                read_en.eq(self.read_en & (segment[0] == part)),
-            ]
+            write_en = Signal(name=f"write_en_{part}")
+            m.d.comb += write_en.eq(self.write_en & (self.write_row[within:] == part))
             write_row, read_row = self.write_row[:within], self.read_row[:within]
             if whole:
                 m.submodules.memory = Instance(
@@ -107,7 +105,7 @@ class RowMemory(wiring.Component):
                     p_WIDTH=g.row_bits, p_DEPTH=g.rows, p_ADDRESS=len(self.read_row),
                     i_clk=ClockSignal(),
                     i_write_en=write_en, i_write_row=write_row, i_write_data=self.write_data,
-                    i_read_en=read_en, i_read_row=read_row, o_read_data=data,
+                    i_read_row=read_row, o_read_data=data,
                 )
             else:
                 depth = min(SEGMENT_ROWS, g.rows - part * SEGMENT_ROWS)
@@ -116,16 +114,12 @@ class RowMemory(wiring.Component):
                 write, read = memory.write_port(), memory.read_port()
                 m.d.comb += [
                     write.en.eq(write_en), write.addr.eq(write_row), write.data.eq(self.write_data),
-                    read.en.eq(read_en), read.addr.eq(read_row), data.eq(read.data),
+                    read.addr.eq(read_row), data.eq(read.data),
                 ]
-            held.append(Signal(g.row_bits, name=f"held_{part}", reset_less=True))
-            with m.If(reads[1]):
-                m.d.sync += held[part].eq(data)
+            held += hold(m, reads[1], [data], f"held_{part}")
         if self.latency == SINGLE:
             m.d.comb += self.read_data.eq(held[0])
         else:
-            with m.If(reads[2]), m.Switch(segment[2] if parts > 1 else 0):
-                for part, data in enumerate(held):
-                    with m.Case(part):
-                        m.d.sync += self.read_data.eq(data)
+            chosen = Array(held)[segment[2]] if parts > 1 else held[0]
+            m.d.comb += self.read_data.eq(hold(m, reads[2], [chosen], "chosen")[0])
         return m

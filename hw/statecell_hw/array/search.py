@@ -11,7 +11,7 @@ from amaranth.utils import exact_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.arithmetic import clamp, shared
+from statecell_hw.array.arithmetic import clamp, hold, shared
 from statecell_hw.array.multiply import tree
 from statecell_hw.array.quantise import NEAR_BITS
 from statecell_hw.array.scale import CODE_BITS
@@ -66,9 +66,9 @@ class ScaleSearch(wiring.Component):
     scale and zero point of least error sum((quotient - code)^2) * scale^2, the earlier step on a tie. The row is
     written ``latency`` cycles after the last word. Wide rows (``i_wide``): the words come once; the low plane is
     written to ``row`` ``wide_latency`` cycles after the last word, the high plane to ``following`` one cycle later.
-    Inputs are registered on entry: ``i_near``, ``i_fraction`` and ``i_zero`` as from the quantiser, one word in each
-    cycle with ``i_valid``; interval 1 word, but the first word of a wide row must not come within ``latency`` cycles of
-    the last of another row. ``o_done`` comes with the last row that a vector writes. Reset drops what is inside.
+    ``i_near``, ``i_fraction`` and ``i_zero`` as from the quantiser, one word in each cycle with ``i_valid``; interval 1
+    word, but the first word of a wide row must not come within ``latency`` cycles of the last of another row.
+    ``o_done`` comes with the last row that a vector writes. Reset drops what is inside.
     """
 
     i_valid: Signal
@@ -99,12 +99,12 @@ class ScaleSearch(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a narrow row's last word to its write: entry, codes, squares, sum, weighing, choice."""
+        """Cycles from a narrow row's last word to its write: codes, squares, sum, two for weighing, choice."""
         return 6
 
     @property
     def wide_latency(self) -> int:
-        """Cycles from a wide row's last word to the write of its low plane: entry, codes."""
+        """Cycles from a wide row's last word to the write of its low plane: codes, row."""
         return 2
 
     def elaborate(self, platform: object) -> Module:
@@ -117,22 +117,15 @@ class ScaleSearch(wiring.Component):
             return Value.cast(tag.word[group_word_bits:]) if g.groups > 1 else Const(0)
 
         # tags and flags of the words at each stage
-        valid: list[Value] = [self.i_valid & ~self.i_wide]
+        entered, wide = self.i_valid, self.i_wide
+        near, fraction = self.i_near, self.i_fraction
+        valid: list[Value] = [entered & ~wide]
         tag: list[Any] = [self.i_tag]
-        for s in range(1, self.latency + 1):
-            valid.append(Signal(name=f"valid_{s}"))
-            tag.append(Signal(word_tag(g), name=f"tag_{s}", reset_less=True))
-        entered, wide = Signal(), Signal(reset_less=True)
-        m.d.sync += [entered.eq(self.i_valid), wide.eq(self.i_wide), valid[1].eq(valid[0])]
-        near = [Signal(signed(NEAR_BITS), name=f"near_{p}", reset_less=True) for p in range(g.word)]
-        fraction = [Signal(formats.ERROR_FRACTION, name=f"fraction_{p}", reset_less=True) for p in range(g.word)]
-        with m.If(self.i_valid):
-            m.d.sync += tag[1].eq(self.i_tag)
-            m.d.sync += [a.eq(b) for a, b in zip(near, self.i_near, strict=True)]
-            m.d.sync += [a.eq(b) for a, b in zip(fraction, self.i_fraction, strict=True)]
-        for s in range(1, self.latency):
+        for s in range(self.latency):
+            valid.append(Signal(name=f"valid_{s + 1}"))
+            tag.append(Signal(word_tag(g), name=f"tag_{s + 1}", reset_less=True))
             m.d.sync += valid[s + 1].eq(valid[s])
-            with m.If(entered if s == 1 else valid[s]):
+            with m.If(valid[s] if s else entered):
                 m.d.sync += tag[s + 1].eq(tag[s])
         zeros = self._zeros(m, valid)
 
@@ -142,36 +135,39 @@ class ScaleSearch(wiring.Component):
         residue = [Signal(signed(RESIDUE_BITS), name=f"residue_{p}", reset_less=True) for p in range(g.word)]
         stored = [Signal(formats.CODE_BITS, name=f"stored_{p}") for p in range(g.word)]
         for p in range(g.word):
-            raw = shared(m, near[p] + zeros[1], f"raw_{p}")
+            raw = shared(m, near[p] + zeros[0], f"raw_{p}")
             limited = shared(m, clamp(m, raw, 0, (1 << formats.CODE_BITS) - 1), f"limited_{p}")
             m.d.comb += stored[p].eq(limited - MIDDLE)
-            with m.If(valid[1]):
+            with m.If(valid[0]):
                 excess = raw - limited - fraction[p][-1]
                 m.d.sync += residue[p].eq(Cat(fraction[p], excess[:formats.CODE_BITS]).as_signed())
-        with m.Switch(tag[1].word):
-            for j in range(g.vector_words):
-                with m.Case(j):
-                    for p in range(g.word):
-                        lane = j * g.word + p
-                        with m.If(entered & (wide | ~tag[1].step[0])):
-                            m.d.sync += trial[0][lane].eq(Mux(wide, fraction[p], stored[p]))
-                        with m.If(entered & (wide | tag[1].step[0])):
-                            m.d.sync += trial[1][lane].eq(Mux(wide, near[p], stored[p]))
+        for plane, (parts, turn) in enumerate(((fraction, ~tag[0].step[0]), (near, tag[0].step[0]))):
+            goes = Signal(name=f"goes_{plane}")
+            m.d.sync += goes.eq(entered & (wide | turn))
+            word = [Mux(wide, part, code) for part, code in zip(parts, stored, strict=True)]
+            word = hold(m, entered, [w[:formats.CODE_BITS].as_signed() for w in word], f"word_{plane}")
+            with m.If(goes), m.Switch(tag[1].word):
+                for j in range(g.vector_words):
+                    with m.Case(j):
+                        m.d.sync += [trial[plane][j * g.word + p].eq(code) for p, code in enumerate(word)]
         square = [Signal(SQUARE_BITS, name=f"square_{p}", reset_less=True) for p in range(g.word)]
-        with m.If(valid[2]):
+        with m.If(valid[1]):
             m.d.sync += [s.eq(r * r) for s, r in zip(square, residue, strict=True)]
         total = Signal(SQUARE_BITS + exact_log2(g.group), reset_less=True)
-        with m.If(valid[3]):
-            m.d.sync += total.eq(Mux(first_of_group(g, tag[3].word), 0, total) + tree(list(square)))
+        with m.If(valid[2]):
+            m.d.sync += total.eq(Mux(first_of_group(g, tag[2].word), 0, total) + tree(list(square)))
         ends = Signal()
         weighed = Signal(len(total) + 2 * (formats.SCALE_MANTISSA + 1) + 2, reset_less=True)
         # the candidate's scale squared, in front of the multiplier a cycle early
-        square_mantissa = _squared_mantissa(m, tag[3].code[:formats.SCALE_MANTISSA])
+        square_mantissa = _squared_mantissa(m, tag[2].code[:formats.SCALE_MANTISSA])
         factor = Signal(2 * (formats.SCALE_MANTISSA + 1) + 2, reset_less=True)
-        with m.If(valid[3]):
-            m.d.sync += factor.eq(Mux(tag[3].octave, square_mantissa << 2, square_mantissa))
+        with m.If(valid[2]):
+            m.d.sync += factor.eq(Mux(tag[2].octave, square_mantissa << 2, square_mantissa))
+        # in two parts, each small enough for a block multiplier
+        half = len(total) // 2
+        parts = hold(m, valid[3], [total[:half] * factor, total[half:] * factor], "part")
         with m.If(valid[4]):
-            m.d.sync += weighed.eq(total * factor)
+            m.d.sync += weighed.eq(parts[0] + parts[1].shift_left(half))
         m.d.sync += ends.eq(valid[4] & last_of_group(g, tag[4].word))
 
         # the choice
@@ -184,21 +180,23 @@ class ScaleSearch(wiring.Component):
             with m.If(ends & (group_of(tag[5]) == i) & ((tag[5].step == 0) | (weighed < least))):
                 m.d.sync += [least.eq(weighed), best_zeros[i].eq(zeros[5]), *_set_scale(scales[i], tag[5])]
                 m.d.sync += [best[j].eq(Mux(tag[5].step[0], trial[1][j], trial[0][j])) for j in lanes]
-            with m.If(entered & wide & (group_of(tag[1]) == i)):
-                m.d.sync += _set_scale(scales[i], tag[1])
+            with m.If(entered & wide & (group_of(tag[0]) == i)):
+                m.d.sync += _set_scale(scales[i], tag[0])
 
         # the row
-        low_plane, high_plane, done = Signal(), Signal(), Signal()
+        complete, low_plane, high_plane, done = Signal(), Signal(), Signal(), Signal()
         m.d.sync += [
-            low_plane.eq(entered & wide & (tag[1].word == g.vector_words - 1)),
+            complete.eq(entered & wide & (tag[0].word == g.vector_words - 1)),
+            low_plane.eq(complete),
             high_plane.eq(low_plane),
             done.eq(valid[5] & (tag[5].word == g.vector_words - 1) & (tag[5].step == formats.CANDIDATES - 1)),
         ]
         place: Any = Signal(row_place(g), reset_less=True)
+        following = Signal.like(place.row, name="following", reset_less=True)
         with m.If(entered & wide):
-            m.d.sync += [place[name].eq(tag[1][name]) for name in PLACE]
+            m.d.sync += [*(place[name].eq(tag[0][name]) for name in PLACE), following.eq(tag[0].following)]
         with m.If(low_plane):
-            m.d.sync += place.row.eq(tag[2].following)
+            m.d.sync += place.row.eq(following)
         two_planes = low_plane | high_plane
         m.d.comb += [self.o_valid.eq(two_planes | done), self.o_done.eq(high_plane | done)]
         m.d.comb += [self.o_place[name].eq(Mux(two_planes, place[name], tag[6][name])) for name in PLACE]

@@ -272,7 +272,7 @@ class Writer(wiring.Component):
         """Quantised words to the collector and to the search; queries and rows to the ports."""
         quantiser, search, collector = self.quantiser, self.search, self.collector
         tag = quantiser.o_tag
-        is_query = quantiser.o_mode == Mode.QUERY
+        is_query = quantiser.o_mode.as_value()[-1]  # which QUERY alone has: it enables the codes of the word's place
         leaves = quantiser.o_valid & quantiser.enable
         wiring.connect(m, collector.query, wiring.flipped(self.query))
         m.d.comb += [
@@ -292,6 +292,6 @@ class Writer(wiring.Component):
             self.write.row.eq(search.o_place.row),
             self.write.data.eq(search.o_data),
             self.write_tile.eq(search.o_place.tile),
-            self.done.eq(self.query.valid | search.o_done),
-            self.done_kind.eq(Mux(self.query.valid, Kind.QUERY, Mux(search.o_place.value, Kind.VALUE, Kind.KEY))),
+            self.done.eq(self.query.valid.any() | search.o_done),
+            self.done_kind.eq(Mux(self.query.valid.any(), Kind.QUERY, Mux(search.o_place.value, Kind.VALUE, Kind.KEY))),
         ]

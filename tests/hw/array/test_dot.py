@@ -18,7 +18,7 @@ from tests.hw.streams import simulate
 async def load(ctx: Any, dut: Dot, lane: int, query: Queries) -> None:
     ctx.set(dut.load.lane, lane)
     assert ctx.get(dut.load_ready)
-    ctx.set(dut.load.valid, 1)
+    ctx.set(dut.load.valid, 1 << lane)
     ctx.set(dut.load.codes, query.codes[lane].tolist())
     ctx.set(dut.load.sign, int(query.sign[lane] < 0))
     ctx.set(dut.load.mantissa, int(query.mantissa[lane]) - 8)

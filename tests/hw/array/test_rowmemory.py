@@ -9,11 +9,11 @@ from amaranth.back import verilog
 
 from statecell.spec.geometry import config
 from statecell_hw.array.rowmemory import MODULE, SEGMENT_ROWS, VERILOG, VERILOG_PLATFORM, RowMemory
-from tests.hw.streams import simulate
+from tests.hw.streams import no_collision, simulate
 
 
 @pytest.mark.parametrize("count", [64, SEGMENT_ROWS + 16])
-def test_rows_are_read_at_the_stated_latency_and_hold(count: int) -> None:
+def test_rows_are_read_at_the_stated_latency(count: int) -> None:
     g = replace(config("tiny"), rows=count)
     rng = random.Random(1)
     dut = RowMemory(g)
@@ -21,7 +21,7 @@ def test_rows_are_read_at_the_stated_latency_and_hold(count: int) -> None:
     places = [*range(4), *range(g.rows - 4, g.rows)]
 
     async def bench(ctx: Any) -> None:
-        latest, shown = 0, [0] * (dut.latency - 1)
+        shown: list[int | None] = [None] * (dut.latency - 1)
         for _ in range(400):
             write, read = rng.random() < 0.6, rng.random() < 0.6
             at, value = rng.choice(places), rng.getrandbits(g.row_bits)
@@ -30,14 +30,27 @@ def test_rows_are_read_at_the_stated_latency_and_hold(count: int) -> None:
                             (dut.read_en, read), (dut.read_row, place)):
                 ctx.set(port, x)
             await ctx.tick()
-            if read:
-                latest = rows[place]  # before the write
+            shown.append(rows[place] if read else None)  # before the write
             if write:
                 rows[at] = value
-            shown.append(latest)
-            assert ctx.get(dut.read_data) == shown.pop(0)
+            due = shown.pop(0)
+            assert due is None or ctx.get(dut.read_data) == due
 
     simulate(dut, bench, max_cycles=500)
+
+
+def test_a_read_of_the_row_that_is_written_is_noticed() -> None:
+    dut = RowMemory(config("tiny"))
+
+    async def bench(ctx: Any) -> None:
+        for read_row in (5, 4):
+            for port, x in ((dut.write_en, 1), (dut.read_en, 1), (dut.write_row, 4), (dut.read_row, read_row)):
+                ctx.set(port, x)
+            await ctx.tick()
+        await ctx.tick()
+
+    with pytest.raises(AssertionError, match="in the cycle that writes it"):
+        simulate(dut, bench, background=[no_collision(dut)])
 
 
 def test_the_largest_memory_is_small_in_verilog() -> None:

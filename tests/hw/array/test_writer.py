@@ -103,10 +103,10 @@ def run(dut: Writer, jobs: list[Job], *, pause: float, stall: float, delay: int,
                 query.valid, dut.query_tile, query.lane, query.codes.as_value(), query.sign, query.mantissa,
                 query.exponent, write.key_en, write.value_en, dut.write_tile, write.row, write.data, dut.done,
                 dut.done_kind)
-            assert valid + key + value <= 1
-            assert done <= valid + key + value
+            assert bool(valid) + key + value <= 1
+            assert done <= bool(valid) + key + value
             if valid:
-                assert before
+                assert before and valid == 1 << lane
                 ready = stall == 0
                 content = (*signed_words(codes, g.query_bits, g.head_dim), sign, mantissa, exponent)
                 events.append(Event(now, Kind.QUERY, (tile, lane), content, bool(done)))

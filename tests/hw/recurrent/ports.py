@@ -62,7 +62,7 @@ def row_fields(state: State, head: int, channel: int) -> dict[str, Any]:
 
 def set_load(ctx: Any, load: Any, lane: int, query: Queries, head: int) -> None:
     """Offer a head's quantised vector to a lane of the dot unit."""
-    ctx.set(load.valid, 1)
+    ctx.set(load.valid, 1 << lane)
     ctx.set(load.lane, lane)
     ctx.set(load.codes, query.codes[head].tolist())
     ctx.set(load.sign, int(query.sign[head] < 0))
