@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.arithmetic import hold
+from statecell_hw.array.arithmetic import UNREAD, hold
 from statecell_hw.array.bank import Bank
 from statecell_hw.array.dot import Dot
 from statecell_hw.array.multiply import Multiplier
@@ -81,7 +81,7 @@ class Tile(wiring.Component):
         self.score = Score(g, lead=self.dot.latency - (self.keys.scale_latency - self.keys.latency))
         self.softmax = Softmax(g)
         self.accumulate = Accumulate(g, multiplier=multiplier)
-        self.normalise = Normalise(g)
+        self.normalise = Normalise(g, drain_latency=self.accumulate.drain_latency)
         super().__init__({
             "write": In(RowWrite(g)),
             "query": In(QueryLoad(g)),
@@ -131,7 +131,7 @@ class Tile(wiring.Component):
     @property
     def output_latency(self) -> int:
         """Cycles from the issue of a pass's last row to its first word, drain registers free."""
-        return self.accumulate_latency + self.normalise.latency
+        return self.accumulate_latency - self.accumulate.drain_latency + self.normalise.latency
 
     @property
     def raw_latency(self) -> int:
@@ -182,7 +182,7 @@ class Tile(wiring.Component):
         tag: list[Any] = [rows.tag]
         for i in range(1, self._done_time + 1):
             valid.append(Signal(name=f"valid_{i}"))
-            tag.append(Signal(tag_layout(g), name=f"tag_{i}", reset_less=True))
+            tag.append(Signal(tag_layout(g), name=f"tag_{i}", reset_less=True, attrs={UNREAD: 1}))
             m.d.sync += valid[i].eq(valid[i - 1])
             with m.If(valid[i - 1]):
                 m.d.sync += tag[i].eq(tag[i - 1])
@@ -190,7 +190,8 @@ class Tile(wiring.Component):
         # -- banks -----------------------------------------------------------------------------------------------------
         raw = self.raw_read
         # rows to write come from far: a register of their own, a cycle more before they are in the banks
-        write: Any = Signal(data.StructLayout({"row": range(g.rows), "data": g.row_bits}), reset_less=True)
+        write: Any = Signal(
+            data.StructLayout({"row": range(g.rows), "data": g.row_bits}), reset_less=True, attrs={UNREAD: 1})
         with m.If(self.write.key_en | self.write.value_en):
             m.d.sync += [write.row.eq(self.write.row), write.data.eq(self.write.data)]
         for bank, time, write_strobe, data_out, strobe in (
@@ -200,7 +201,7 @@ class Tile(wiring.Component):
             write_en = Signal(name=f"write_en_{time}")
             m.d.sync += write_en.eq(write_strobe)
             reading = Signal(name=f"reading_{time}")
-            row = Signal(range(g.rows), name=f"row_{time}", reset_less=True)
+            row = Signal(range(g.rows), name=f"row_{time}", reset_less=True, attrs={UNREAD: 1})
             m.d.sync += reading.eq(valid[time - 1] | raw.en)
             with m.If(valid[time - 1] | raw.en):
                 m.d.sync += row.eq(Mux(raw.en, raw.row, tag[time - 1].row))
@@ -214,7 +215,14 @@ class Tile(wiring.Component):
         # -- key side --------------------------------------------------------------------------------------------------
         start = self._codes_time - 1
         scale_time = self._key_time + keys.scale_latency
-        m.d.sync += dot.swap.eq(valid[start - 1] & tag[start - 1].first)  # a register: it enables all queries'
+        # registers behind registers: the swap enables all queries'
+        early = max(0, start - 3)
+        swap: Value = valid[early] & tag[early].first
+        for time in range(early + 1, start):
+            later = Signal(name=f"swap_{time}")
+            m.d.sync += later.eq(swap)
+            swap = later
+        m.d.sync += dot.swap.eq(swap)
         m.d.comb += [
             dot.valid.eq(valid[self._codes_time]),
             score.swap.eq(dot.swap),
@@ -243,6 +251,7 @@ class Tile(wiring.Component):
                 ]
 
         # -- value side ------------------------------------------------------------------------------------------------
+        last = self._done_time - accumulate.drain_latency
         m.d.comb += [
             softmax.valid.eq(valid[self._scores_time]),
             softmax.first.eq(tag[self._scores_time].first),
@@ -253,8 +262,8 @@ class Tile(wiring.Component):
             accumulate.capture.eq(normalise.capture),
             accumulate.shift.eq(normalise.shift),
             *(a.eq(b) for a, b in zip(normalise.elements, accumulate.drain, strict=True)),
-            normalise.done.eq(valid[self._done_time] & tag[self._done_time].last),
-            normalise.lanes.eq(tag[self._done_time].lanes),
+            normalise.done.eq(valid[last] & tag[last].last),
+            normalise.lanes.eq(tag[last].lanes),
         ]
         codes = list(values.codes)
         for time in range(self._value_time + values.latency, self._weights_time):

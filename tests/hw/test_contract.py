@@ -801,7 +801,7 @@ class Passes(Harness):
             block.write.key_en.eq(rows.valid & ~rows.payload.value),
             block.write.value_en.eq(rows.valid & rows.payload.value),
             queries.ready.eq(block.query_ready),
-            block.query.valid.eq(queries.valid & queries.ready),
+            block.query.valid.eq((queries.valid & queries.ready) << queries.payload.lane),
             *(getattr(block.query, name).eq(queries.payload[name]) for name in queries.payload.shape().members),
             self.o.valid.eq(block.o.valid),
             self.o.payload.eq(block.o.payload),

@@ -112,7 +112,7 @@ async def load(ctx: Any, dut: Tile, p: Pass, rng: random.Random, pause: float) -
         ctx.set(dut.query.exponent, int(p.query.exponent[lane]))
         while not ctx.get(dut.query_ready):
             await ctx.tick()
-        ctx.set(dut.query.valid, 1)
+        ctx.set(dut.query.valid, 1 << lane)
         await ctx.tick()
         ctx.set(dut.query.valid, 0)
 

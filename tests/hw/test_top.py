@@ -15,7 +15,7 @@ from statecell.spec.commands import INFO_FIELDS, Flag, Opcode, Status
 from statecell.spec.geometry import config
 from statecell_hw.control.responder import device_info
 from statecell_hw.top import StateCell
-from tests.hw.streams import simulate, words_of
+from tests.hw.streams import no_collision, simulate, words_of
 
 G = config("tiny")
 BUILD = 0x0123456789ABCDEF
@@ -50,7 +50,8 @@ def exchange(frames: list[bytes], seed: int, unfinished: bytes = b"") -> list[by
                     answers.append(data)
                     data = b""
 
-    simulate(dut, source, sink, max_cycles=20_000)
+    banks = [no_collision(bank.memory) for tile in dut.tiles for bank in (tile.keys, tile.values)]
+    simulate(dut, source, sink, background=banks, max_cycles=20_000)
     return answers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -23,10 +23,10 @@ class Accumulate(wiring.Component):
     (``fresh``), plus the row. A lane without ``enable`` holds.
 
     A fresh row clears its lane one cycle before it is added.
-    ``capture`` copies accumulators and normalisers to the drain registers; it takes what the accumulators hold in that
-    cycle. ``drain_sums`` [lane] stay until the next ``capture``; ``drain`` is the first of the words of all lanes in
-    order, which ``shift`` moves on by one: a choice among all would have to reach the whole array within a cycle.
-    ``shift`` is high with ``capture`` too: it alone enables the drain registers.
+    ``capture`` copies accumulators and normalisers to the drain registers; ``drain_sums`` [lane] stay until the next
+    ``capture``; ``drain`` is the first of the words of all lanes in order, which ``shift`` moves on by one: a choice
+    among all would have to reach the whole array within a cycle. ``shift`` is high with ``capture`` too: it alone
+    enables the drain registers. Both act ``drain_latency`` cycles later, on what the accumulators hold then.
     """
 
     codes: list[Signal]
@@ -64,6 +64,11 @@ class Accumulate(wiring.Component):
         return int(self._spread) + self._levels + 1
 
     @property
+    def drain_latency(self) -> int:
+        """Cycles from ``capture`` and ``shift`` to what they do: across an FPGA's array in two steps."""
+        return 2 * self._spread
+
+    @property
     def _spread(self) -> bool:
         return self.form != "native"
 
@@ -78,6 +83,7 @@ class Accumulate(wiring.Component):
         levels = self._levels
         results: list[Signal] = []
         row, taken = self.enable.any(), self.enable
+        capture, shift = self.capture, self.shift
         codes, weights_in = [list(self.codes)], [list(w) for w in self.weights]
         fields: list[Any] = [self.fresh, self.step, *self.terms]
         if self._spread:
@@ -87,6 +93,10 @@ class Accumulate(wiring.Component):
             weights_in = [hold(m, self.enable[lane], w, f"weight_{lane}") for lane, w in enumerate(weights_in)]
             fields = hold(m, row, fields, "field")
             row = taken.any()
+        for i in range(self.drain_latency):
+            before = capture, shift
+            capture, shift = Signal(name=f"capture_{i}"), Signal(name=f"shift_{i}")
+            m.d.sync += [capture.eq(before[0]), shift.eq(before[1])]
         fresh, steps, *terms = fields
         for stage in range(levels - 1):
             codes.append(hold(m, row, codes[-1], f"code_{stage}"))
@@ -125,12 +135,12 @@ class Accumulate(wiring.Component):
             # third choice in front of the adder would cost a look-up table a bit
             with m.If(restart[levels - 1]):
                 m.d.sync += [register.eq(0) for register in (total, *sums)]
-            with m.If(self.capture):
+            with m.If(capture):
                 m.d.sync += self.drain_sums[lane].eq(total)
             results += sums
         drain = [Signal.like(s, name=f"drain_{j}", reset_less=True) for j, s in enumerate(results)]
-        following: list[Value] = [*drain[g.word:], *(Const(0, s.shape()) for s in drain[:g.word])]
-        with m.If(self.shift):
-            m.d.sync += [d.eq(Mux(self.capture, s, f)) for d, s, f in zip(drain, results, following, strict=True)]
+        following: list[Value] = [*drain[g.word:], *results[-g.word:]]  # nothing reads what comes after the last word
+        with m.If(shift):
+            m.d.sync += [d.eq(Mux(capture, s, f)) for d, s, f in zip(drain, results, following, strict=True)]
         m.d.comb += [d.eq(s) for d, s in zip(self.drain, drain, strict=False)]
         return m

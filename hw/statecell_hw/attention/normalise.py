@@ -12,6 +12,7 @@ from amaranth.utils import ceil_log2
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array import arithmetic
 from statecell_hw.array.arithmetic import choose
 from statecell_hw.array.reciprocal import FRACTION_BITS, RECIPROCAL, reciprocal
 from statecell_hw.attention.score import saturate
@@ -30,7 +31,8 @@ class Normalise(wiring.Component):
     ``done`` says that the accumulators hold the result of a pass of which ``lanes`` (>= 1) lanes are wanted. As soon as
     the drain registers are free, ``capture`` is high for a cycle, the cycle after ``done`` at the earliest; the next
     ``done`` must not come before that. ``elements`` is the first word of the drain registers, which move on by a word
-    with each ``shift`` after the capture, lane after lane; ``shift`` is high with ``capture`` too. The words of lanes 0
+    with each ``shift`` after the capture, lane after lane; ``shift`` is high with ``capture`` too, and both act
+    ``drain_latency``, a parameter, cycles later. The words of lanes 0
     to ``lanes`` - 1 follow on ``o``, ``vector_words`` each: the first is valid ``latency`` cycles after ``done`` if the
     drain registers are free, then one a cycle; ``o.ready`` holds up only a buffer behind the pipeline, whose places are
     promised before a word leaves the drain registers. ``drained`` is high when the last word is about to leave them;
@@ -47,8 +49,9 @@ class Normalise(wiring.Component):
     busy: Signal
     o: stream.Interface
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, *, drain_latency: int = 0) -> None:
         self.geometry = g = geometry
+        self.drain_latency = drain_latency
         super().__init__({
             "done": In(1),
             "lanes": In(range(g.lanes + 1)),
@@ -63,10 +66,10 @@ class Normalise(wiring.Component):
 
     @property
     def _stages(self) -> int:
-        """Cycles from a word's issue to the buffer: shift, fetch, leading one, table, slope, reciprocal, products, sum,
-        rounding.
+        """Cycles from a word's issue to the buffer: shift, drain registers, fetch, leading one, table, slope,
+        reciprocal, products, sum, rounding.
         """
-        return 2 + NORM_STAGES + 6
+        return self.drain_latency + 2 + NORM_STAGES + 6
 
     @property
     def latency(self) -> int:
@@ -120,19 +123,19 @@ class Normalise(wiring.Component):
 
         def hold(stage: int, value: Value, name: str) -> Any:
             """Register that takes a value of ``stage``."""
-            held = Signal(value.shape(), name=f"{name}_{stage + 1}", reset_less=True)
-            with m.If(valid[stage]):
-                m.d.sync += held.eq(value)
-            return held
+            return arithmetic.hold(m, valid[stage], [value], f"{name}_{stage + 1}")[0]
 
         # -- the sum, shifted up until its leading one is at the top ---------------------------------------------------
-        chosen = hold(0, lane, "lane")
-        total = Array(self.drain_sums)[chosen]
+        chosen = lane
+        drained = self.drain_latency
+        for stage in range(drained + 1):
+            chosen = hold(stage, chosen, "lane")
+        total: Any = Array(self.drain_sums)[chosen]
         # a sum of 0 counts as 1
-        total = hold(1, Cat(total[0] | ~total.any(), total[1:]), "sum")
+        total = hold(drained + 1, Cat(total[0] | ~total.any(), total[1:]), "sum")
         steps = [1 << i for i in reversed(range(ceil_log2(g.normaliser_bits)))]
         ups: dict[int, tuple[int, Signal]] = {}  # whether the sum takes a step, and the stage in which that is known
-        stage = 2
+        stage = drained + 2
         for at in range(-2 * NORM_STAGES, 0, 2):
             # the second step is looked at for both outcomes of the first, beside it
             options: list[Value] = [total]
@@ -148,20 +151,21 @@ class Normalise(wiring.Component):
 
         # -- the elements, shifted likewise, a step in a cycle, while the reciprocal is worked out ---------------------
         width = SCALED_BITS + g.normaliser_bits - 1 - FRACTION_BITS
-        elements: list[Any] = [hold(1, Value.cast(e), f"element_{p}") for p, e in enumerate(self.elements)]
-        elements = [hold(2, e, f"element_{p}") for p, e in enumerate(elements)]
-        cycles = stage + RECIPROCAL - 3
+        elements: list[Any] = [hold(drained + 1, Value.cast(e), f"element_{p}") for p, e in enumerate(self.elements)]
+        elements = [hold(drained + 2, e, f"element_{p}") for p, e in enumerate(elements)]
+        ready = drained + 3
+        cycles = stage + RECIPROCAL - ready
         for cycle, first in enumerate([0, *range(len(steps) - cycles + 1, len(steps))]):
             for step in steps[first:len(steps) - cycles + 1 + cycle]:
                 known, up = ups[step]
-                for later in range(known, 3 + cycle):
+                for later in range(known, ready + cycle):
                     up = hold(later, up, f"up_{step}")
                 raised = [Signal(signed(width), name=f"element_{p}_{step}") for p in range(g.word)]
                 m.d.comb += [
                     r.eq(Mux(up, saturate(e.shift_left(step), width), e)) for r, e in zip(raised, elements, strict=True)
                 ]
                 elements = list(raised)
-            elements = [hold(3 + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
+            elements = [hold(ready + cycle, e, f"element_{p}") for p, e in enumerate(elements)]
 
         # -- one reciprocal, worked out again for each word of a lane --------------------------------------------------
         inverse = reciprocal(m, hold, stage, total[-1 - FRACTION_BITS:-1])

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import hold
 from statecell_hw.array.bank import EXPONENT_BITS
 from statecell_hw.array.multiply import mantissa_parts, tree
 from statecell_hw.array.rowstream import GAP
@@ -119,8 +120,9 @@ class Score(wiring.Component):
 
         def delay(stage: int, values: Sequence[Value], name: str) -> list[Signal]:
             # the low mark is reset: an aborted pass must not leave one behind
-            held = [Signal(v.shape(), name=f"{name}_{i}_{stage}", reset_less=name != "low")
-                    for i, v in enumerate(values)]
+            if name != "low":
+                return hold(m, valid[stage], values, f"{name}_{stage}")
+            held = [Signal(v.shape(), name=f"low_{stage}") for v in values]
             with m.If(valid[stage]):
                 m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
             return held

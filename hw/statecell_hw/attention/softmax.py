@@ -12,6 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
+from statecell_hw.array.arithmetic import UNREAD, hold
 from statecell_hw.array.bank import EXPONENT_BITS
 from statecell_hw.array.multiply import mantissa_parts
 
@@ -35,7 +36,7 @@ class Softmax(wiring.Component):
     ``valid`` come, for each lane: ``weights`` [lane][group] (signed by the value scale), ``terms`` (of the normaliser)
     and three bits: ``enable``, the lane sees the row; ``fresh``, what was accumulated before counts no more (first
     visible row, or a score that rose too fast); ``step``, what was accumulated before is 2^4 too large. ``fresh`` and
-    ``step`` are never both set and matter only with ``enable``; weights and terms hold while the lane sees no row.
+    ``step`` are never both set; all of them matter only with ``enable``.
 
     Rows of a pass come in adjacent cycles; LOOKAHEAD cycles or more must pass between two passes.
     """
@@ -173,35 +174,37 @@ class Softmax(wiring.Component):
         )
         m.submodules[f"table_{lane}"] = table
         read = table.read_port()
+        for signal in (*self.weights[lane], self.terms[lane]):
+            signal.attrs[UNREAD] = 1
         decide = self.scale_lead - 1
         seen: list[Value] = [valid[i] & visible[i][lane] for i in range(self.latency)]
 
-        def hold(after: int, value: Value, name: str, cycles: int = 1) -> Signal:
+        def later(after: int, value: Value, name: str, cycles: int = 1) -> Signal:
             """The value, known ``after`` cycles after the scale, some cycles later."""
             return _delay(m, seen, self.scale_lead + after, cycles, [value], f"{name}_{lane}_{after}")[0]
 
         m.d.comb += [read.en.eq(seen[decide]), read.addr.eq(below[:formats.SCORE_FRACTION])]
         # the fraction does not depend on the maximum, whose lowest bit stands for four octaves
-        whole = hold(-1, below[formats.SCORE_FRACTION:].as_signed(), "whole")
+        whole = later(-1, below[formats.SCORE_FRACTION:].as_signed(), "whole")
         distance = maximum.shift_left(formats.STEP) + whole
         # a row that the lane sees is never above the maximum
-        octaves = hold(0, _amount(distance[:-1]), "octaves")
-        power = hold(0, read.data, "power")
+        octaves = later(0, _amount(distance[:-1]), "octaves")
+        power = later(0, read.data, "power")
         for group in range(g.groups):
             name = f"_{group}"
-            parts = [hold(1, part, f"part_{i}{name}") for i, part in enumerate(
+            parts = [later(1, part, f"part_{i}{name}") for i, part in enumerate(
                 mantissa_parts(power, row.mantissa[group]))]
             total = octaves + row.share[group]
-            amount = hold(1, _amount(total), f"amount{name}")
-            scaled = hold(2, shift_coarse((parts[0] + parts[1])[:formats.WEIGHT_BITS], amount), f"scaled{name}")
-            fine = hold(2, amount[:FINE_BITS], f"fine{name}")
-            weight = hold(3, shift_round(scaled, fine), f"weight{name}")
+            amount = later(1, _amount(total), f"amount{name}")
+            scaled = later(2, shift_coarse((parts[0] + parts[1])[:formats.WEIGHT_BITS], amount), f"scaled{name}")
+            fine = later(2, amount[:FINE_BITS], f"fine{name}")
+            weight = later(3, shift_round(scaled, fine), f"weight{name}")
             with m.If(seen[-1]):
                 m.d.sync += self.weights[lane][group].eq(Mux(row.sign[group], -weight, weight))
-        fine = hold(1, octaves[:FINE_BITS], "fine", 2)
+        fine = later(1, octaves[:FINE_BITS], "fine", 2)
         full = Cat(Const(0, formats.WEIGHT_BITS - formats.EXP_BITS), power)
-        term = shift_round(hold(1, shift_coarse(full, octaves), "coarse", 2), fine)
-        term = hold(3, Mux(row.low, 0, term), "term")
+        term = shift_round(later(1, shift_coarse(full, octaves), "coarse", 2), fine)
+        term = later(3, Mux(row.low, 0, term), "term")
         with m.If(seen[-1]):
             m.d.sync += self.terms[lane].eq(term)
 
@@ -220,10 +223,7 @@ def _delay(m: Module, valid: Sequence[Value], stage: int, cycles: int, values: S
            name: str) -> list[Signal]:
     """The values of ``stage``, ``cycles`` cycles later."""
     for at in range(stage, stage + cycles):
-        held = [Signal(v.shape(), name=f"{name}_{i}_{at}", reset_less=True) for i, v in enumerate(values)]
-        with m.If(valid[at]):
-            m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
-        values = held
+        values = held = hold(m, valid[at], values, f"{name}_{at}")
     return held
 
 
