@@ -182,8 +182,10 @@ class SerialTop(wiring.Component):
         wiring.connect(m, come.o, cell.i)
         wiring.connect(m, cell.o, go.i)
         wiring.connect(m, go.o, transmitter.i)
-        sent = Signal()  # nothing is on its way to the wire or on it
+        # nothing is on its way to the wire or on it; a cycle late for the change of rate, which has time
+        sent, was_sent = Signal(), Signal()
         m.d.comb += sent.eq(~cell.sending & ~go.o.valid & transmitter.idle)
+        m.d.sync += was_sent.eq(sent)
         m.d.comb += [
             receiver.rx.eq(self.rx),
             self.tx.eq(transmitter.tx),
@@ -196,7 +198,7 @@ class SerialTop(wiring.Component):
         ]
         with m.If(cell.connected):
             m.d.sync += due.eq(1)
-        with m.If(due & sent):
+        with m.If(due & was_sent):
             m.d.sync += due.eq(0)
             with m.If(cell.divisor != 0):
                 m.d.sync += rate.eq(cell.divisor)

@@ -15,7 +15,7 @@ from statecell.spec.geometry import Geometry
 class Bounds(wiring.Component):
     """Takes the range blocks of an ATTEND, then looks at one query a cycle.
 
-    `bad`: a range is empty or ends beyond `rows`. `first` and `end` enclose all ranges. All three are valid
+    `bad`: a range is empty or ends beyond `rows`; if none is, `first` and `end` enclose all. All three are valid
     `count` + 2 cycles after the last range word: before the query vectors that follow can have passed.
 
     Members
@@ -79,17 +79,19 @@ class Bounds(wiring.Component):
                 target = (self.ends if item % 2 else self.starts)[item // 2]
                 with m.If(index == item // g.word):
                     m.d.sync += target.eq(self.i.payload.word_select(item % g.word, bits))
-        # choose a query's range, compare it a cycle later
-        start, end = Signal(bits, reset_less=True), Signal(bits, reset_less=True)
+        # choose a query's range, compare it a cycle later; a range with a bit that no row has is bad whatever the rest
+        within = len(self.rows)
+        start, end = Signal(within, reset_less=True), Signal(within, reset_less=True)
+        beyond = Signal(reset_less=True)
+        given = [Array(ranges[i] for i in range(g.lanes))[lane] for ranges in (self.starts, self.ends)]
         m.d.sync += [
-            start.eq(Array(self.starts[i] for i in range(g.lanes))[lane]),
-            end.eq(Array(self.ends[i] for i in range(g.lanes))[lane]),
+            start.eq(given[0]), end.eq(given[1]), beyond.eq((given[0] | given[1])[within:].any()),
             initial.eq(lane == 0), chosen.eq(self.full & (lane != self.count)),
         ]
         with m.If(self.full & (lane != self.count)):
             m.d.sync += lane.eq(lane + 1)
         with m.If(chosen):
-            with m.If((start >= end) | (end > self.rows)):
+            with m.If(beyond | (start >= end) | (end > self.rows)):
                 m.d.sync += self.bad.eq(1)
             with m.If(initial | (start < self.first)):
                 m.d.sync += self.first.eq(start)

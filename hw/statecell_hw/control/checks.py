@@ -118,10 +118,11 @@ class Checks(wiring.Component):
 
         # each finding waits in a register for the choice among all: a sum, a comparison and the choice are too much for
         # one cycle
+        expected = Signal.like(length)
         strange, beyond, flagged_1, counts_1, length_1 = (Signal(name=f"header_{i}") for i in range(5))
         m.d.sync += [
             strange.eq(~_among(opcode, opcodes(g.states))), beyond.eq(named & (header.slot >= g.slots)),
-            flagged_1.eq(flagged), counts_1.eq(counts), length_1.eq(length != header.blocks),
+            flagged_1.eq(flagged), counts_1.eq(counts), expected.eq(length), length_1.eq(expected != header.blocks),
         ]
         room = entry.pages * g.page_rows
         wide = (header.flags & Flag.WIDE).any() & (opcode == Opcode.APPEND)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -57,7 +57,8 @@ class Counters(wiring.Component):
         m.d.sync += [capture.eq(self.capture), clear.eq(self.clear)]
         for count, given, copy in zip(counts, self.events, copies, strict=True):
             event = Signal.like(given, name=f"{count.name}_event")
-            m.d.sync += event.eq(given)
+            # cleared too, though it need not be: else it would be merged with a register of the array, far from here
+            m.d.sync += event.eq(Mux(self.clear, 0, given))
             with m.If(event.any()):
                 m.d.sync += count.eq(count + event)
             with m.If(clear):

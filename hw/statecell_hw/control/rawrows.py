@@ -58,32 +58,37 @@ class RowReader(wiring.Component):
         words = 2 * g.row_bytes // g.link_bytes
         left = Signal(range(g.slot_rows + 1))
         wait = Signal(range(self.read_latency + 1))
-        there = Signal()  # the rows are; a register, because it enables many
+        there = Signal()  # the rows are
+        # the pair moves on a cycle after its word was taken: registers choose and enable, because they reach many
+        taken, moves = Signal(), Signal()
         index = Signal(range(words))
         pair = Signal(2 * raw_bits, reset_less=True)
         key, value = Signal(raw_bits), Signal(raw_bits)
         m.d.comb += [
-            self.o.payload.eq(pair),
+            self.o.payload.eq(Mux(taken, pair[word_bits:], pair)),
             key.eq(self.key),
             value.eq(self.value),
         ]
+        m.d.sync += [taken.eq(self.o.valid & self.o.ready), moves.eq(self.o.valid & self.o.ready)]
+        with m.If(moves):
+            m.d.sync += pair.eq(Mux(there, Cat(key, value), pair >> word_bits))
         with m.FSM():
             with m.State("ASK"):
                 m.d.comb += self.read_en.eq(self.busy & self.cursor_valid)
                 m.d.sync += [wait.eq(self.read_latency - 1), there.eq(self.read_latency == 1)]
                 with m.If(self.read_en):
+                    m.d.sync += moves.eq(self.read_latency == 1)
                     m.next = "WAIT"
             with m.State("WAIT"):
-                m.d.sync += [wait.eq(wait - 1), there.eq(wait == 1)]
+                m.d.sync += [wait.eq(wait - 1), there.eq(wait == 1), moves.eq(wait == 1)]
                 with m.If(there):
                     m.d.sync += self.cursor_step.eq(1)
-                    m.d.sync += pair.eq(Cat(key, value))
                     m.next = "SEND"
             with m.State("SEND"):
                 m.d.comb += self.o.valid.eq(1)
                 m.d.sync += self.cursor_step.eq(0)
                 with m.If(self.o.ready):
-                    m.d.sync += [pair.eq(pair >> word_bits), index.eq(index + 1)]
+                    m.d.sync += index.eq(index + 1)
                     with m.If(index == words - 1):
                         m.d.sync += [index.eq(0), left.eq(left - 1), self.busy.eq(left != 1)]
                         m.next = "ASK"

@@ -149,9 +149,9 @@ class Deframer(wiring.Component):
                 with m.If(comes & last):
                     m.next = "VERDICT"
             with m.State("VERDICT"):
-                m.d.comb += self.verdict.valid.eq(1)
+                m.d.comb += [self.verdict.valid.eq(1), crc.clear.eq(1)]
+                m.d.sync += [index.eq(0), wrong.eq(0)]
                 with m.If(self.verdict.ready):
-                    m.d.comb += crc.clear.eq(1)
-                    m.d.sync += [complete.eq(0), index.eq(0), wrong.eq(0)]
+                    m.d.sync += complete.eq(0)
                     m.next = "HEADER"
         return m
