@@ -19,7 +19,7 @@ from statecell_hw.attention.normalise import Normalise
 from statecell_hw.attention.score import Score
 from statecell_hw.attention.softmax import Softmax
 from statecell_hw.layouts import QueryLoad, RowWrite, output_layout, pass_layout
-from statecell_hw.recurrent.unit import BankAccess
+from statecell_hw.recurrent.bankrows import BankAccess
 
 PASSES = 2
 """Passes that may be started and not fully drained: one in the drain registers, one in the accumulators."""

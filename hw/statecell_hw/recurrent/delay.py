@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -34,3 +34,10 @@ class DelayLine(wiring.Component):
             write.en.eq(1), write.addr.eq(place), write.data.eq(self.i), read.addr.eq(place), self.o.eq(read.data),
         ]
         return m
+
+
+def delayed(m: Module, value: Value, latency: int, name: str) -> Value:
+    """What ``value`` was ``latency`` cycles before, by a line of its own in ``m``."""
+    m.submodules[f"{name}_line"] = line = DelayLine(len(value), latency)
+    m.d.comb += line.i.eq(value)
+    return line.o

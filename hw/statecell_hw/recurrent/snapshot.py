@@ -13,10 +13,11 @@ from amaranth.utils import exact_log2
 from statecell.spec import formats, frame
 from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag
 from statecell.spec.geometry import Geometry
+from statecell_hw.recurrent.ages import AgeAccess
 from statecell_hw.recurrent.decays import FactorAccess
 from statecell_hw.recurrent.operands import LOST_BITS, slot_layout
+from statecell_hw.recurrent.status import STATUS
 from statecell_hw.recurrent.tokens import WORD_BITS
-from statecell_hw.recurrent.unit import STATUS, AgeAccess
 
 MODE_BLOCK = data.StructLayout(STATE_MODE_BITS)
 REGISTERS = data.StructLayout(dict.fromkeys(STATE_FIELDS, 64))

@@ -5,66 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.multiply import Multiplier, tree
-from statecell_hw.array.search import MIDDLE
-from statecell_hw.layouts import row_layout
+from statecell_hw.array.multiply import Multiplier
 from statecell_hw.link.deframer import word_layout
+from statecell_hw.recurrent import ages
+from statecell_hw.recurrent.ages import AgeAccess, Ages
+from statecell_hw.recurrent.bankrows import ENTRY, BankAccess, BankRows
 from statecell_hw.recurrent.decays import FactorAccess
-from statecell_hw.recurrent.delay import DelayLine
-from statecell_hw.recurrent.energy import ENERGY_BITS, Energy
+from statecell_hw.recurrent.delay import delayed
 from statecell_hw.recurrent.logger import Logger
-from statecell_hw.recurrent.operands import ENTRIES, LOST_BITS, slot_layout
+from statecell_hw.recurrent.operands import ENTRIES, slot_layout
 from statecell_hw.recurrent.outputs import Outputs
 from statecell_hw.recurrent.path import RecurrentPath
 from statecell_hw.recurrent.prepare import Prepare
+from statecell_hw.recurrent.status import LANDED, STATUS, SlotStatus
 from statecell_hw.recurrent.tokens import TokenBuffer
 from statecell_hw.recurrent.walk import FLAGS, Walk
-
-COUNT_BITS = 32
-ENTRY = 1
-"""Cycles from a bank's row to the path: choice of bank and plane."""
-AGE_LATENCY = 1
-"""Cycles from the issue of a logged key's row to its age."""
-
-STATUS = data.StructLayout({
-    "logged": range(ENTRIES), "lost": LOST_BITS, "stored": 1, "noise": formats.LFSR_BITS, "skipped": COUNT_BITS,
-    "rescaled": COUNT_BITS, "energy": ENERGY_BITS,
-})
-"""What a slot's tokens change: tokens in the log, octaves that the factor has lost since the rows were written, whether
-the rows hold a state, noise register, tokens that wrote nothing, groups of rows that took a new scale where it is held,
-energy of the rows."""
-
-
-class BankAccess(wiring.Signature):
-    """Both banks' ports: ``row`` is read where ``read_en`` is high, a fixed time before ``key`` and ``value`` show it;
-    they hold until the next read. ``write_key`` and ``write_value`` go to ``write_row``.
-    """
-
-    def __init__(self, geometry: Geometry) -> None:
-        rows, bits = range(geometry.rows), geometry.row_bits
-        super().__init__({
-            "read_en": Out(1), "row": Out(rows), "key": In(bits), "value": In(bits),
-            "write_key_en": Out(1), "write_value_en": Out(1), "write_row": Out(rows),
-            "write_key": Out(bits), "write_value": Out(bits),
-        })
-
-
-class AgeAccess(wiring.Signature):
-    """Port for what a factor had lost at each token of the log: with ``reads`` ``age`` is that of ``entry`` of ``slot``
-    a cycle later; ``writes`` makes it ``written``.
-    """
-
-    def __init__(self, *, slots: int) -> None:
-        super().__init__({
-            "slot": Out(range(slots)), "entry": Out(range(formats.LOG_MAX)), "reads": Out(1), "age": In(LOST_BITS),
-            "writes": Out(1), "written": Out(LOST_BITS),
-        })
 
 
 class RecurrentUnit(wiring.Component):
@@ -121,7 +81,8 @@ class RecurrentUnit(wiring.Component):
         self.prepare = Prepare(g, slots=slots)
         self.path = RecurrentPath(g, multiplier=multiplier)
         self.walk = Walk(g, slots=slots, gap=self.path.gap)
-        self.outputs, self.energy, self.logger = Outputs(g), Energy(g), Logger(g)
+        self.outputs, self.logger, self.bankrows = Outputs(g), Logger(g), BankRows(g)
+        self.landed, self.logged = SlotStatus(g, slots=slots), Ages(slots=slots)
         super().__init__({
             "open_en": In(1),
             "open_slot": In(range(slots)),
@@ -159,7 +120,7 @@ class RecurrentUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
-        for name in ("tokens", "prepare", "path", "walk", "outputs", "energy", "logger"):
+        for name in ("tokens", "prepare", "path", "walk", "outputs", "logger", "bankrows", "landed", "logged"):
             m.submodules[name] = getattr(self, name)
         tokens, prepare, walk = self.tokens, self.prepare, self.walk
         self._slots(m)
@@ -206,16 +167,16 @@ class RecurrentUnit(wiring.Component):
         m.d.sync += pending.eq(pending + (self.token.valid & self.token.ready) - self.drop
                                - self.walk.flags.last)
         # the last energy comes after the last row
-        settling = Signal(range(self.energy.latency + 1))
-        with m.If(self.path.written | self.logger.landed):
-            m.d.sync += settling.eq(self.energy.latency)
+        settling = Signal(range(self.landed.settling + 1))
+        with m.If(self.landed.landed):
+            m.d.sync += settling.eq(self.landed.settling)
         with m.Elif(settling != 0):
             m.d.sync += settling.eq(settling - 1)
         m.d.comb += self.idle.eq((pending == 0) & ~self.walk.busy & ~self.o.valid & (settling == 0))
 
     def _rows(self, m: Module) -> None:
         """Rows of the banks, with their values, to the path."""
-        g, walk, path, banks = self.geometry, self.walk, self.path, self.banks
+        walk, path, banks = self.walk, self.path, self.banks
         m.d.comb += [banks.read_en.eq(walk.fetch), banks.row.eq(walk.address)]
         # rows of the log are there whenever they are read
         stored = walk.current.stored | walk.flags.key | walk.flags.load | walk.flags.value
@@ -229,36 +190,20 @@ class RecurrentUnit(wiring.Component):
         channels = self.tokens.channels
         of_channel = self._later(m, Cat(channels.v, *(scale.as_value() for scale in channels.scales)),
                                  self.tokens.channel_latency, "channel")
-        # octaves that the factor had lost at each logged token; tokens are prepared ahead of the rows, ages not
-        ages: Memory = Memory(shape=LOST_BITS, depth=self.slots * formats.LOG_MAX, init=[])
-        m.submodules.ages = ages
-        logs, known = ages.write_port(), ages.read_port()
-        current = walk.current
+        # tokens are prepared ahead of the rows, ages not
+        logged, current = self.logged, walk.current
+        wiring.connect(m, wiring.flipped(self.ages), logged.access)
         m.d.comb += [
-            logs.en.eq(walk.flags.first & current.head.log), logs.data.eq(current.head.lost[1]),
-            logs.addr.eq(Cat(current.entries[:-1], current.slot)), known.addr.eq(Cat(walk.flags.index, current.slot)),
-            self.ages.age.eq(known.data),
+            logged.logs.eq(walk.flags.first & current.head.log), logged.lost.eq(current.head.lost[1]),
+            logged.entries.eq(current.entries), logged.slot.eq(current.slot), logged.index.eq(walk.flags.index),
         ]
-        asked = Cat(self.ages.entry, self.ages.slot)
-        with m.If(self.ages.reads):
-            m.d.comb += known.addr.eq(asked)
-        with m.If(self.ages.writes):
-            m.d.comb += [logs.en.eq(1), logs.data.eq(self.ages.written), logs.addr.eq(asked)]
-        age = self._later(m, known.data, AGE_LATENCY, "age")
-        key, value = (data.View(row_layout(g), raw) for raw in (banks.key, banks.value))
-        second, wide = flags.second, flags.wide
-        row: Any = Signal(path.row.shape(), name="entry_row", reset_less=True)
-        with m.If(flags.row):
-            for j in range(g.head_dim):
-                high = Mux(second, value.codes[j], key.codes[j])
-                m.d.sync += [row.high[j].eq(Mux(stored, high, 0)), row.low[j].eq(Mux(stored & wide, value.codes[j], 0))]
-            for i in range(g.groups):
-                scale = Mux(second, Value.cast(value.scales[i]), Value.cast(key.scales[i]))
-                m.d.sync += Value.cast(row.scales[i]).eq(Mux(stored, scale, 0))
+        age = self._later(m, logged.age, ages.LATENCY, "age")
         entered = Signal(len(of_channel), reset_less=True)
         m.d.sync += [path.flags.eq(flags), path.swept.eq(swept), path.age.eq(age), entered.eq(of_channel)]
+        rows = self.bankrows
         m.d.comb += [
-            path.row.eq(row),
+            rows.key.eq(banks.key), rows.value.eq(banks.value), rows.valid.eq(flags.row), rows.second.eq(flags.second),
+            rows.wide.eq(flags.wide), rows.stored.eq(stored), path.row.eq(rows.row),
             Cat(path.v, *(scale.as_value() for scale in path.supplied)).eq(entered),
             path.head.eq(walk.current.head),
             path.head.noise.eq(walk.noise_now),
@@ -284,7 +229,7 @@ class RecurrentUnit(wiring.Component):
 
     def _write(self, m: Module) -> None:
         """Rows back to where they were read."""
-        g, walk, path, banks = self.geometry, self.walk, self.path, self.banks
+        walk, path, banks = self.walk, self.path, self.banks
         logger, current = self.logger, walk.current
         m.d.comb += [
             logger.begins.eq(walk.flags.first & walk.flags.log), logger.place.logged.eq(current.head.write),
@@ -292,79 +237,29 @@ class RecurrentUnit(wiring.Component):
             logger.place.value.eq(walk.log_row + current.entries + current.config.interval),
             logger.valid.eq(path.d_valid), logger.d.eq(path.d),
         ]
-        place = Cat(walk.home, walk.channel[0], walk.current.config.mode.wide)
-        m.submodules.place_line = line = DelayLine(len(place), self._row_time + path.latency)
-        m.d.comb += line.i.eq(place)
+        place = delayed(m, Cat(walk.home, walk.channel[0], walk.current.config.mode.wide),
+                        self._row_time + path.latency, "place")
         # no row of a state is written while a token with a log is under way
-        writes, logs = path.write_valid | logger.write_en, logger.write_en
-        address = Mux(logs, logger.row, line.o[:-2])
-        odd, wide = line.o[-2], line.o[-1] | logs
-        one, low = (data.View(row_layout(g), raw) for raw in (banks.write_key, banks.write_value))
-        row: Any = Signal(path.write_row.shape())
+        logs, rows = logger.write_en, self.bankrows
         m.d.comb += [
-            row.as_value().eq(Mux(logs, logger.write_row.as_value(), path.write_row.as_value())),
-            banks.write_row.eq(address),
-            banks.write_key_en.eq(writes & (wide | ~odd)),
-            banks.write_value_en.eq(writes & (wide | odd)),
+            rows.write_en.eq(path.write_valid | logs), rows.write_odd.eq(place[-2]), rows.write_wide.eq(place[-1] | logs),
+            rows.write.as_value().eq(Mux(logs, logger.write_row.as_value(), path.write_row.as_value())),
+            banks.write_row.eq(Mux(logs, logger.row, place[:-2])),
+            banks.write_key_en.eq(rows.write_key_en), banks.write_value_en.eq(rows.write_value_en),
+            banks.write_key.eq(rows.write_key), banks.write_value.eq(rows.write_value),
         ]
-        for j in range(g.head_dim):
-            m.d.comb += [one.codes[j].eq(row.high[j]), low.codes[j].eq(Mux(wide, row.low[j], row.high[j]))]
-        for i in range(g.groups):
-            m.d.comb += [
-                Value.cast(one.scales[i]).eq(Value.cast(row.scales[i])),
-                low.scales[i].sign.eq(row.scales[i].sign), low.scales[i].mantissa.eq(row.scales[i].mantissa),
-                low.scales[i].exponent.eq(Mux(wide, formats.LOW_PLANE, row.scales[i].exponent)),
-            ]
-            if g.zero_point:
-                m.d.comb += [one.zeros[i].eq(MIDDLE), low.zeros[i].eq(MIDDLE)]
 
     def _status(self, m: Module) -> None:
-        """Noise registers and counts by slot, changed as a pass lands; energies."""
-        path, walk, energy = self.path, self.walk, self.energy
-        counts = data.StructLayout({name: STATUS[name].shape for name in ("skipped", "rescaled")})
-        noises: Memory = Memory(shape=formats.LFSR_BITS, depth=self.slots, init=[])
-        kept: Memory = Memory(shape=counts, depth=self.slots, init=[])
-        energies: Memory = Memory(shape=ENERGY_BITS, depth=self.slots, init=[])
-        m.submodules.noises, m.submodules.counts, m.submodules.energies = noises, kept, energies
-        writes = [memory.write_port() for memory in (noises, kept, energies)]
-        noise_now, noise_shown = noises.read_port(), noises.read_port()
-        counts_now, counts_shown, energy_shown = kept.read_port(), kept.read_port(), energies.read_port()
-        logger = self.logger
-        landed = path.written | logger.landed
-        skips = Signal()
-        renewed = Signal(COUNT_BITS)
-        rows = Mux(path.write_valid, tree(list(path.renewed)), 0)
-        m.d.sync += renewed.eq(Mux(landed, 0, renewed + rows))
+        """Registers of the slots, changed as a pass lands."""
+        path, walk, logger, status = self.path, self.walk, self.logger, self.landed
         m.d.comb += [
-            walk.landed.eq(landed), skips.eq(Mux(logger.landed, logger.skips, ~path.write_valid)),
-            noise_now.addr.eq(walk.looks), walk.noise.eq(noise_now.data), counts_now.addr.eq(walk.landing),
-            noise_shown.addr.eq(self.status_slot), counts_shown.addr.eq(self.status_slot),
-            energy_shown.addr.eq(self.status_slot),
-            self.status.noise.eq(noise_shown.data), self.status.skipped.eq(counts_shown.data.skipped),
-            self.status.rescaled.eq(counts_shown.data.rescaled), self.status.energy.eq(energy_shown.data),
-            energy.valid.eq(path.write_valid), energy.last.eq(landed),
-            *(a.eq(b) for a, b in zip(energy.high, path.write_row.high, strict=True)),
-            *(a.eq(b) for a, b in zip(energy.scales, path.write_row.scales, strict=True)),
+            status.write_valid.eq(path.write_valid), status.write_row.eq(path.write_row),
+            *(a.eq(b) for a, b in zip(status.renewed, path.renewed, strict=True)),
+            status.written.eq(path.written), status.noise.eq(path.noise),
+            status.logged.eq(logger.landed), status.skips.eq(logger.skips),
+            walk.landed.eq(status.landed), status.landing.eq(walk.landing), status.looks.eq(walk.looks),
+            walk.noise.eq(status.noise_now), status.open_en.eq(self.open_en), status.open_slot.eq(self.open_slot),
+            status.shown_slot.eq(self.status_slot),
         ]
-        # the energy is known some cycles after the last row, before the next head's
-        lands = Signal(range(self.slots), reset_less=True)
-        with m.If(landed):
-            m.d.sync += lands.eq(walk.landing)
-        noise, count, power = writes
-        m.d.comb += [
-            noise.en.eq((path.written & ~skips) | self.open_en), count.en.eq(landed | self.open_en),
-            power.en.eq(energy.o_valid | self.open_en),
-        ]
-        with m.If(self.open_en):
-            m.d.comb += [port.addr.eq(self.open_slot) for port in writes]
-            m.d.comb += [
-                noise.data.eq(self.open_status.noise), power.data.eq(self.open_status.energy),
-                count.data.skipped.eq(self.open_status.skipped), count.data.rescaled.eq(self.open_status.rescaled),
-            ]
-        with m.Else():
-            m.d.comb += [
-                noise.addr.eq(walk.landing), noise.data.eq(path.noise), count.addr.eq(walk.landing),
-                count.data.skipped.eq(counts_now.data.skipped + skips),
-                count.data.rescaled.eq(counts_now.data.rescaled + renewed + rows),
-                power.addr.eq(lands), power.data.eq(energy.energy),
-            ]
+        for name in LANDED.members:
+            m.d.comb += [status.opened[name].eq(self.open_status[name]), self.status[name].eq(status.shown[name])]

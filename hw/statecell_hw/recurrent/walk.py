@@ -43,6 +43,16 @@ swept, ``sweep_last`` of them.
 """
 
 
+def stages(m: Module, flags: Any, last: int) -> list[Any]:
+    """``flags``, as FLAGS, in each cycle from now on to ``last`` cycles later."""
+    shown: list[Any] = [flags]
+    for stage in range(1, last + 1):
+        after: Any = Signal(FLAGS, name=f"flags_{stage}")
+        m.d.sync += after.eq(shown[-1])
+        shown.append(after)
+    return shown
+
+
 class Walk(wiring.Component):
     """Rows of the passes that come on ``i``, in the order of their channels.
 

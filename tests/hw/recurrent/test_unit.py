@@ -21,8 +21,7 @@ from statecell.spec import formats
 from statecell.spec.geometry import Geometry, config
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.array.rowmemory import RowMemory
-from statecell_hw.recurrent import fold, gain, path, share
-from statecell_hw.recurrent import unit as unit_module
+from statecell_hw.recurrent import ages, fold, gain, readpath, share
 from statecell_hw.recurrent.operands import slot_layout
 from statecell_hw.recurrent.unit import RecurrentUnit
 from tests.hw.recurrent.payload import payload_words, signed_outputs, slot_fields, token_payload
@@ -257,9 +256,9 @@ def differences(g: Geometry, rule: Rule, lane_decay: bool, tokens: int, modes: l
 
 WATCHED = [Mode(interval=4), Mode(storage=Storage.INT8, interval=3), Mode(storage=Storage.INT8, interval=9)]
 MUTANTS: dict[str, tuple[Any, str, int]] = {
-    "products with logged keys twice too large": (path, "KEY_FALL", path.KEY_FALL - 1),
+    "products with logged keys twice too large": (readpath, "KEY_FALL", readpath.KEY_FALL - 1),
     "shares twice too small": (share, "TOP_SHIFT", share.TOP_SHIFT + 1),
-    "ages of the entry before": (unit_module, "AGE_LATENCY", unit_module.AGE_LATENCY + 1),
+    "ages of the entry before": (ages, "LATENCY", ages.LATENCY + 1),
     "commits with twice the values": (fold, "VALUE_FRACTION", fold.VALUE_FRACTION - 1),
     "commits whose working scales are too small": (fold, "PLACE", gain.PLACE + 1),
 }
