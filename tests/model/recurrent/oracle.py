@@ -78,7 +78,9 @@ class Entry:
 
 @dataclass
 class Head:
-    """storage int4, int8 or residual; scales fresh, held or supplied; interval > 1 keeps a log."""
+    """storage int4, int8 or residual; scales fresh, held or supplied; interval > 1 keeps a log. dim: lanes of a key, of
+    which a row of the array holds all or, with two halves, the half.
+    """
 
     dim: int
     group: int
@@ -95,6 +97,7 @@ class Head:
     feedback: int
     shift: int
     noise: int
+    halves: int = 1
     rows: list[Row] = field(default_factory=list)
     factor: list[int] = field(default_factory=list)
     lost: int = 0
@@ -110,27 +113,35 @@ class Head:
             self.feedback = 16
 
     @property
+    def lanes(self) -> int:
+        return self.dim // self.halves
+
+    def split(self, x: list[int]) -> list[list[int]]:
+        return [x[at:at + self.lanes] for at in range(0, self.dim, self.lanes)]
+
+    @property
     def gain(self) -> int:
-        log = self.dim.bit_length() - 1
+        log = self.lanes.bit_length() - 1
         return 2 * (log // 2) - log if self.rotated else 0
 
     def at(self, values: list[int], lane: int) -> int:
         return values[lane] if self.lane_decay else values[0]
 
-    def product(self, groups: list[tuple[list[int], int, int, int]], query: tuple, power: int) -> int:
-        """One row with a query; ``power``: octaves that the result is shifted left."""
-        codes, sign, mantissa, exponent = query
+    def product(self, groups: list[tuple[list[int], int, int, int]], queries: list[tuple], power: int) -> int:
+        """One row with a query for each half; ``power``: octaves that the result is shifted left."""
         total = 0
         for g, (row, s, m, e) in enumerate(groups):
-            dot = sum(c * q for c, q in zip(row, codes[g * self.group:(g + 1) * self.group], strict=True)) * m * s
+            half, at = divmod(g * self.group, self.lanes)
+            codes, sign, mantissa, exponent = queries[half]
+            dot = sum(c * q for c, q in zip(row, codes[at:at + self.group], strict=True)) * m * s
             # state code / 16, scale 2^-6; query 2^-6 and its extra bits; half the factor; key fraction; 6 + 4 bits
             own = e - 6 - 4 + exponent - 6 - (self.query_bits - 4) + 1 - 14 + 6 + 4
-            total += clamp(math.floor(dot * TWO ** (own + power + self.gain)), 28)
-        return clamp(half_up(total * sign * mantissa, 4), 24)
+            total += clamp(math.floor(dot * TWO ** (own + power + self.gain)), 28) * sign * mantissa
+        return clamp(half_up(total, 4), 24)
 
     def read(self, vector: list[int], lost: int) -> tuple[list[int], list[int]]:
         """Products of the rows and of the logged keys."""
-        query = stationary(vector, self.query_bits)
+        query = [stationary(half, self.query_bits) for half in self.split(vector)]
         rows = []
         for row in self.rows:
             seen = [(c + 8 >> 4) * 16 if self.storage == "residual" else c for c in row.codes]
@@ -172,7 +183,7 @@ class Head:
             after = [after[0] << 24 - after[0].bit_length()]
         mix = self.mixed(q, b, 0)
         if self.rotated:
-            q, k = rotate(q), rotate(k)
+            q, k = ([y for half in self.split(x) for y in rotate(half)] for x in (q, k))
         q_factor, q_lost = (after, self.lost) if self.decay_first else (before, lost_before)
         o, o_keys = self.read([nearest(Fraction(x * self.at(q_factor, i), 1 << 24)) for i, x in enumerate(q)], q_lost)
         r, r_keys = self.read([nearest(Fraction(x * self.at(after, i), 1 << 24)) for i, x in enumerate(k)], self.lost)
@@ -237,7 +248,6 @@ class Head:
                 # value 2^-10 against the 6 bits of RECUR_FRACTION
                 self.group_written(row, g, [key[g][0] for key in keys], [a * reciprocal for a in products],
                                    [p - 4 for p in powers], size, octaves, supplied[j][g] if supplied else None, fresh)
-            self.noise = lfsr(self.noise, 32)
 
     def write(self, k: list[int], d: list[int], supplied: list[list[int]] | None, fresh: bool) -> None:
         octaves = self.normalised()
@@ -249,7 +259,6 @@ class Head:
                 size = (abs(a) >> (14 - e)).bit_length() + 14
                 self.group_written(row, g, [codes], [a], [e], size, octaves, supplied[j][g] if supplied else None,
                                    fresh)
-            self.noise = lfsr(self.noise, 32)
 
     def group_written(self, row: Row, group: int, keys: list[list[int]], products: list[int], powers: list[int],
                       size: int, octaves: list[int], supplied: int | None, fresh: bool) -> None:
@@ -285,6 +294,8 @@ class Head:
             code = value * ratio + bias >> right
             row.codes[lane] = max(-8, min(7, code)) * 16 if one_plane else max(-128, min(119, code))
         row.scales[group] = new + (128 if new_sign < 0 else 0)
+        if lanes.stop % self.lanes == 0:  # a row of the array is whole
+            self.noise = lfsr(self.noise, 32)
 
     def chosen(self, x: list[int], mantissa: int, exponent: int, raised: int, sign: int, given: int | None,
                fresh: bool) -> tuple[int, int]:

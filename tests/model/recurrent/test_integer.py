@@ -29,7 +29,7 @@ def modes(rotate: bool) -> list[Mode]:
 
 def token(generator: torch.Generator, state: State, t: int) -> Token:
     """Keys of many sizes; decays from tiny to 1; some tokens frozen, some of value 0."""
-    h, r, d = state.heads, state.channels, state.geometry.head_dim
+    h, r, d = state.heads, state.channels, state.width
     spread = (2.0 ** torch.randint(2, 14, (2, h, 1), generator=generator))
     q, k = (torch.randn(h, d, generator=generator) * s for s in spread)
     b = torch.where(torch.rand(h, 1, generator=generator) < 0.5, k, k * 1.5)
@@ -51,9 +51,9 @@ def supplied(generator: torch.Generator, state: State) -> torch.Tensor:
 
 def heads(state: State) -> list[Head]:
     g = state.geometry
-    return [Head(g.head_dim, g.group, g.query_bits, state.channels, m.storage.value, m.scales.value,
+    return [Head(state.width, g.group, g.query_bits, state.channels, m.storage.value, m.scales.value,
                  m.rounding == Rounding.STOCHASTIC, m.interval, m.rotate, state.rule.delta, state.rule.decay_first,
-                 state.factor.shape[1] > 1, int(state.feedback[h]), int(state.shift[h]), int(state.noise[h]))
+                 state.factor.shape[1] > 1, int(state.feedback[h]), int(state.shift[h]), int(state.noise[h]), state.halves)
             for h, m in enumerate(state.modes.each)]
 
 
@@ -67,12 +67,12 @@ def same(state: State, plain: list[Head]) -> None:
         assert int(state.noise[h]) == head.noise, name
 
 
-def compare(geometry: Geometry, rule: Rule, lane_decay: bool, steps: int, seed: int) -> dict[str, int]:
+def compare(geometry: Geometry, rule: Rule, lane_decay: bool, steps: int, seed: int, halves: int = 1) -> dict[str, int]:
     """Random tokens, commits when due, one recalibration; returns how often each event happened."""
     generator = torch.Generator().manual_seed(seed)
     each = modes(not lane_decay)
     count = len(each)
-    state = new_state(each, rule, geometry, channels=CHANNELS, lane_decay=lane_decay,
+    state = new_state(each, rule, geometry, channels=CHANNELS, halves=halves, lane_decay=lane_decay,
                       feedback=torch.arange(count) % 17, shift=torch.arange(count) % 5,
                       seed=torch.arange(count) * 9973 + 5)
     plain = heads(state)
@@ -106,6 +106,15 @@ CASES = [(g, Rule(delta=delta, decay_first=first), lanes) for g, (delta, first, 
 def test_every_mode_equals_the_oracle(geometry: Geometry, rule: Rule, lane_decay: bool) -> None:
     steps = {32: 24, 64: 10, 128: 6}[geometry.head_dim]
     events = compare(geometry, rule, lane_decay, steps, seed=1)
+    assert events["skipped"] > 5 and events["rescaled"] > 10, "the cases exercise too little"
+
+
+HALVES = [("tiny", Rule(delta=True), False), ("tiny2", Rule(decay_first=False), True), ("bench64", Rule(), False)]
+
+
+@pytest.mark.parametrize(("name", "rule", "lane_decay"), HALVES)
+def test_keys_of_two_halves_equal_the_oracle(name: str, rule: Rule, lane_decay: bool) -> None:
+    events = compare(config(name), rule, lane_decay, 10, seed=2, halves=2)
     assert events["skipped"] > 5 and events["rescaled"] > 10, "the cases exercise too little"
 
 

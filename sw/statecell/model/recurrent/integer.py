@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from statecell.model import quantise, rotate
 from statecell.model.recurrent import factor, log
 from statecell.model.recurrent.bits import clamp, round_shift
 from statecell.model.recurrent.mode import RecurrentError
-from statecell.model.recurrent.readout import read
+from statecell.model.recurrent.readout import queries, read
 from statecell.model.recurrent.state import State
 from statecell.model.recurrent.writeback import of_log, of_token, write_back
 from statecell.spec import formats
@@ -19,8 +18,8 @@ from statecell.spec import formats
 
 @dataclass(frozen=True)
 class Token:
-    """One token of H heads, int64. q, k, b [H, d] with KEY_FRACTION bits, v [H, R] in value LSBs, all of 16 bits;
-    decay [H, 1 or d] in DECAY_FRACTION, 1 to 2^24; beta [H] in BETA_FRACTION. b replaces k in q.k (RWKV's bonus).
+    """One token of H heads, int64. q, k, b [H, width] with KEY_FRACTION bits, v [H, R] in value LSBs, all of 16 bits;
+    decay [H, 1 or width] in DECAY_FRACTION, 1 to 2^24; beta [H] in BETA_FRACTION. b replaces k in q.k (RWKV's bonus).
     """
 
     q: Tensor
@@ -36,7 +35,7 @@ def check(state: State, token: Token, tokens: int | None = None) -> None:
 
     tokens: so many of them are in ``token``, along a first axis.
     """
-    check_token(token, heads=state.heads, channels=state.channels, dim=state.geometry.head_dim,
+    check_token(token, heads=state.heads, channels=state.channels, dim=state.width,
                 decays=state.factor.shape[1], tokens=tokens)
 
 
@@ -79,11 +78,10 @@ def take(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
     if after.shape[1] == 1:
         after, octaves = factor.normalised(after)
         lost = lost + octaves[:, 0]
-    turn = state.modes.rotate[:, None]
-    q, k = (torch.where(turn, rotate.forward(x, state.geometry), x) for x in (token.q, token.k))
+    q, k = state.turned(token.q), state.turned(token.k)
     first = state.rule.decay_first
-    halves = [factor.times_half(q, after if first else before), factor.times_half(k, after)]
-    query = quantise.queries(torch.stack(halves, 1), state.geometry)
+    query = queries(state, torch.stack(
+        [factor.times_half(q, after if first else before), factor.times_half(k, after)], 1))
     losses = torch.stack([lost if first else lost_before, lost], 1)
     both = read(state, query, losses)
     mixed = log.mix(token.q, token.b)
@@ -123,7 +121,7 @@ def commit(state: State, heads: Tensor, *, scales: Tensor | None = None, fresh: 
         _check_scales(state, scales, heads)
     if state.log is None:
         if fresh:
-            nothing = torch.zeros(state.heads, state.geometry.head_dim, dtype=torch.int64)
+            nothing = torch.zeros(state.heads, state.width, dtype=torch.int64)
             gains = of_token(state, nothing, nothing[:, :1].expand(-1, state.channels))
             write_back(state, gains, heads, fresh=True)
         return

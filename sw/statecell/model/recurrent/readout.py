@@ -5,14 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from statecell.model import quantise
 from statecell.model.quantise import Queries
 from statecell.model.recurrent.bits import clamp, round_shift, scaled
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
 
 
+def queries(state: State, vectors: Tensor) -> Queries:
+    """P vectors of each head (times half the factor), int64 [H, P, width], each half a query: Queries [H, P, halves]."""
+    return quantise.queries(vectors.unflatten(-1, (state.halves, -1)), state.geometry)
+
+
 def read(state: State, query: Queries, lost: Tensor) -> Tensor:
-    """Products of every row with queries [H, P] (vectors times half the factor) -> int64 [H, P, R].
+    """Products of every row with `queries` -> int64 [H, P, R].
 
     lost int64 [H, P]: octaves that the query's factor stands above the rows. Results have RECUR_BITS with
     RECUR_FRACTION bits below the value LSB.
@@ -33,18 +39,18 @@ def keys(state: State, query: Queries, lost: Tensor) -> Tensor:
 
 
 def _products(state: State, codes: Tensor, scales: Tensor, query: Queries, fall: Tensor) -> Tensor:
-    """Rows [H, R, groups, group] with queries [H, P], shifted right by ``fall`` [H, P, 1 or R]; int64 [H, P, R]."""
-    geometry = state.geometry
-    grouped = query.codes.unflatten(-1, (geometry.groups, geometry.group))
+    """Rows [H, R, groups, group] with `queries`, shifted right by ``fall`` [H, P, 1 or R]; int64 [H, P, R]."""
+    groups = state.geometry.groups
+    grouped = query.codes.unflatten(-1, (groups, -1)).flatten(2, 3)
     dot = torch.einsum("hrgl,hpgl->hprg", codes.double(), grouped.double())  # exact: 8 + 12 + 7 bits at most
     magnitude = scales & 127
     mantissa = torch.where(scales >= 128, -1, 1) * (8 + (magnitude & 7))
     dot = dot * mantissa[:, None].double()
-    exponent = (magnitude >> formats.SCALE_MANTISSA)[:, None] + query.exponent[:, :, None, None]
+    exponent = (magnitude >> formats.SCALE_MANTISSA)[:, None] + query.exponent.repeat_interleave(groups, -1)[:, :, None]
     left = exponent + _alignment(state)[:, None, None, None] - fall[..., None]
-    part = clamp(scaled(dot, left).floor().to(torch.int64), formats.RECUR_PARTIAL_BITS).sum(-1)
-    sign = (query.sign * query.mantissa)[..., None]
-    return clamp(round_shift(part * sign, formats.RECUR_GUARD), formats.RECUR_BITS)
+    part = clamp(scaled(dot, left).floor().to(torch.int64), formats.RECUR_PARTIAL_BITS)
+    part = part.unflatten(-1, (state.halves, groups)).sum(-1) * (query.sign * query.mantissa)[:, :, None]
+    return clamp(round_shift(part.sum(-1), formats.RECUR_GUARD), formats.RECUR_BITS)
 
 
 _KEY_FALL = formats.KEY_FRACTION + formats.RECUR_FRACTION - formats.MIX_FRACTION

@@ -65,15 +65,15 @@ class Log:
     length: Tensor
 
     @staticmethod
-    def empty(heads: int, entries: int, geometry: Geometry, channels: int, lane_decay: bool) -> Log:
-        """A log without tokens."""
-        groups, of_values = geometry.groups, -(-channels // geometry.group)
+    def empty(heads: int, entries: int, geometry: Geometry, channels: int, width: int, lane_decay: bool) -> Log:
+        """A log without tokens, for keys of ``width`` lanes."""
+        groups, of_values = width // geometry.group, -(-channels // geometry.group)
         return Log(torch.zeros(heads, entries, groups, geometry.group, dtype=torch.int32),
                    torch.zeros(heads, entries, groups, dtype=torch.int64),
                    torch.zeros(heads, entries, of_values, geometry.group, dtype=torch.int32),
                    torch.zeros(heads, entries, of_values, dtype=torch.int64),
                    torch.zeros(heads, entries, dtype=torch.int64),
-                   torch.full((heads, entries, geometry.head_dim), ONE_DECAY) if lane_decay else None,
+                   torch.full((heads, entries, width), ONE_DECAY) if lane_decay else None,
                    torch.zeros(heads, dtype=torch.int64))
 
     def clear(self, heads: Tensor) -> None:
@@ -96,9 +96,11 @@ class Log:
 class State:
     """State of H heads of R value channels; a row is one channel's column of d codes. All int64 but the codes.
 
+    halves: 1, or 2 for keys of 2 d lanes: a channel's row is then two rows of the array, one for each half of the lanes;
+    halves are rotated and quantised each on its own, and ``groups`` are those of all.
     codes int32 [H, R, groups, group]: 8-bit codes, 16 high + low; the low plane of one-plane heads is 0 and not stored.
     scales [H, R, groups]: scale bytes. An element is code / 16 * scale * factor / 2^lost, in 2^shift value LSBs.
-    factor [H, 1 or d]: FACTOR_BITS, 1.0 to 2.0; one per lane where the decay is, which falls until the next write-back.
+    factor [H, 1 or width]: FACTOR_BITS, 1.0 to 2.0; one per lane where the decay is, which falls until the next write-back.
     lost [H]: octaves by which the one factor has been brought back since the last write-back, 0 with one per lane.
     feedback [H]: alpha of Storage.RESIDUAL in sixteenths. shift [H]: state shift. noise [H]: LFSR. log: None if every
     head writes back at each token. skipped, rescaled [H]: tokens whose write was skipped because they were frozen, and
@@ -108,6 +110,7 @@ class State:
     modes: Modes
     rule: Rule
     geometry: Geometry
+    halves: int
     codes: Tensor
     scales: Tensor
     factor: Tensor
@@ -130,6 +133,16 @@ class State:
         return self.codes.shape[1]
 
     @property
+    def width(self) -> int:
+        """Lanes of a key."""
+        return self.halves * self.geometry.head_dim
+
+    def turned(self, x: Tensor) -> Tensor:
+        """Vectors int64 [H, width], each half rotated where the head is."""
+        halves = rotate.forward(x.unflatten(-1, (self.halves, -1)), self.geometry).flatten(-2)
+        return torch.where(self.modes.rotate[:, None], halves, x)
+
+    @property
     def rotation_gain(self) -> Tensor:
         """log2 of x.y over (Rx).(Ry), int64 [H]: -1 where the head is rotated by a matrix not orthonormal, else 0."""
         dim = self.geometry.head_dim.bit_length() - 1
@@ -141,13 +154,17 @@ class State:
         return (self.codes + 8) >> formats.CODE_BITS
 
     def rows(self, head: int) -> Rows:
-        """Raw rows of one head as the array holds them, [R, d], or [2R, d] with two planes, low plane first."""
+        """Raw rows of one head as the array holds them, [halves R, d], a channel's halves after each other, or twice as
+        many with two planes, low plane first.
+        """
+        codes, high, scales = (x[head].long().reshape(-1, self.geometry.groups, *x.shape[3:])
+                               for x in (self.codes, self.high, self.scales))
         if self.modes.each[head].planes == 2:
-            return quantise.planes(self.codes[head].long(), self.scales[head][..., None])
-        return Rows(self.high[head].long().flatten(-2), self.scales[head], torch.full_like(self.scales[head], 8))
+            return quantise.planes(codes, scales[..., None])
+        return Rows(high.flatten(-2), scales, torch.full_like(scales, 8))
 
     def values(self) -> Tensor:
-        """Elements in value LSBs, float64 [H, R, d], on the (rotated) key axis and without the log."""
+        """Elements in value LSBs, float64 [H, R, width], on the (rotated) key axis and without the log."""
         octaves = (self.shift - self.lost).double()[:, None, None]
         return _elements(self.codes, self.scales) * 2.0**octaves * (self.factor.double() / ONE_FACTOR)[:, None]
 
@@ -167,7 +184,8 @@ class State:
     def unrotated_values(self) -> Tensor:
         """`values` and `logged` on the key axis as it was before the rotation."""
         stored, geometry = self.values() + self.logged(), self.geometry
-        back = stored @ rotate.hadamard(geometry.head_dim) * (2.0**geometry.rotate_shift / geometry.head_dim)
+        back = (stored.unflatten(-1, (self.halves, -1)) @ rotate.hadamard(geometry.head_dim)).flatten(-2)
+        back = back * (2.0**geometry.rotate_shift / geometry.head_dim)
         return torch.where(self.modes.rotate[:, None, None], back, stored)
 
     def energy(self) -> Tensor:
@@ -192,10 +210,11 @@ def _elements(codes: Tensor, scales: Tensor) -> Tensor:
     return (codes.double() * (mantissa.double() * 2.0 ** power.double())[..., None]).flatten(-2)
 
 
-def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, lane_decay: bool = False,
-              feedback: Tensor | int = DEFAULT_FEEDBACK, shift: Tensor | int = 0, seed: Tensor | int = 1) -> State:
-    """An empty state with one mode a head. feedback (sixteenths), shift and seed (not 0): one for all heads, or [H]."""
-    heads, d = len(modes), geometry.head_dim
+def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, halves: int = 1,
+              lane_decay: bool = False, feedback: Tensor | int = DEFAULT_FEEDBACK, shift: Tensor | int = 0,
+              seed: Tensor | int = 1) -> State:
+    """An empty state with one mode a head, for keys of ``halves`` x head_dim lanes. feedback (sixteenths), shift and seed (not 0): one for all heads, or [H]."""
+    heads, width, groups = len(modes), halves * geometry.head_dim, halves * geometry.groups
     if lane_decay and any(mode.rotate for mode in modes):
         raise RecurrentError("a decay per lane cannot be rotated; use modes with rotate=False")
     limits = {"feedback": (0, 1 << formats.FEEDBACK_FRACTION), "shift": (0, formats.STATE_SHIFT_MAX),
@@ -209,15 +228,14 @@ def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels
         spread[name] = tensor
     known = Modes.of(modes)
     longest = max(mode.interval for mode in modes)
-    width = d if lane_decay else 1
     return State(
-        modes=known, rule=rule, geometry=geometry,
-        codes=torch.zeros(heads, channels, geometry.groups, geometry.group, dtype=torch.int32),
-        scales=torch.zeros(heads, channels, geometry.groups, dtype=torch.int64),
-        factor=torch.full((heads, width), ONE_FACTOR, dtype=torch.int64),
+        modes=known, rule=rule, geometry=geometry, halves=halves,
+        codes=torch.zeros(heads, channels, groups, geometry.group, dtype=torch.int32),
+        scales=torch.zeros(heads, channels, groups, dtype=torch.int64),
+        factor=torch.full((heads, width if lane_decay else 1), ONE_FACTOR, dtype=torch.int64),
         lost=torch.zeros(heads, dtype=torch.int64),
         feedback=torch.where(known.blind, spread["feedback"], 1 << formats.FEEDBACK_FRACTION),
         shift=spread["shift"], noise=spread["seed"],
-        log=Log.empty(heads, longest, geometry, channels, lane_decay) if longest > 1 else None,
+        log=Log.empty(heads, longest, geometry, channels, width, lane_decay) if longest > 1 else None,
         skipped=torch.zeros(heads, dtype=torch.int64), rescaled=torch.zeros(heads, dtype=torch.int64),
     )

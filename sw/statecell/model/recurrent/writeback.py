@@ -58,21 +58,22 @@ def write_back(state: State, gains: Gains, moved: Tensor, *, supplied: Tensor | 
     after, octaves = factor.normalised(state.factor)
     update = add(state, gains, octaves + state.lost[:, None])
     scales, renewed = choose(state, update, supplied, fresh)
-    words, register = None, noise.after(state.noise, state.channels)
+    rows = state.channels * state.halves
+    words, register = None, noise.after(state.noise, rows)
     if bool(state.modes.stochastic.any()):
-        words, register = noise.advance(state.noise, state.channels)
+        words, register = noise.advance(state.noise, rows)
     stored = requantise(state, update, scales, words)
-    rows = moved[:, None, None]
-    state.codes = stored if bool(moved.all()) else torch.where(rows[..., None], stored, state.codes)
-    state.scales = torch.where(rows, scales, state.scales)
+    here = moved[:, None, None]
+    state.codes = stored if bool(moved.all()) else torch.where(here[..., None], stored, state.codes)
+    state.scales = torch.where(here, scales, state.scales)
     state.factor = torch.where(moved[:, None], after, state.factor)
     state.lost = state.lost.masked_fill(moved, 0)
     state.noise = torch.where(moved, register, state.noise)
-    state.rescaled = state.rescaled + (renewed & rows).sum((-1, -2))
+    state.rescaled = state.rescaled + (renewed & here).sum((-1, -2))
 
 
 def of_token(state: State, k: Tensor, d: Tensor) -> Gains:
-    """One token: k int64 [H, d] of 16 bits, d int64 [H, R] in RECUR_FRACTION."""
+    """One token: k int64 [H, width] of 16 bits, d int64 [H, R] in RECUR_FRACTION."""
     codes, scales = quantise.wide_codes(factor.divided(k, factor.normalised(state.factor)[0]), state.geometry)
     signed, exponent = _signed(scales.squeeze(-1))
     product = d[..., None] * signed[:, None] * _reciprocals(state)
@@ -187,9 +188,9 @@ def choose(state: State, update: Update, supplied: Tensor | None, fresh: bool) -
 def requantise(state: State, update: Update, scales: Tensor, words: Tensor | None) -> Tensor:
     """Codes of the updated lanes at ``scales``; int32 [H, R, groups, group].
 
-    words: noise registers int64 [H, R], which stochastic rounding needs.
+    words: noise registers int64 [H, halves R], which stochastic rounding needs.
     """
-    modes, geometry = state.modes, state.geometry
+    modes = state.modes
     ratio = _RATIOS[update.mantissa, scales & 7]
     ratio = torch.where((scales >= 128) ^ update.turned, -ratio, ratio).to(torch.int32)
     one_plane = torch.where(modes.wide, 0, formats.CODE_BITS).to(torch.int32)[:, None, None, None]
@@ -200,7 +201,7 @@ def requantise(state: State, update: Update, scales: Tensor, words: Tensor | Non
     right = right.clamp(max=30)
     bias = 1 << (right - 1)
     if words is not None:
-        random = noise.lanes(words, geometry.head_dim).unflatten(-1, (geometry.groups, geometry.group))
+        random = noise.lanes(words, state.geometry.head_dim).reshape(update.lanes.shape)
         spread = (random << right >> formats.NOISE_BITS).to(torch.int32)
         bias = torch.where(modes.stochastic[:, None, None, None], spread, bias)
     low = torch.where(modes.wide, formats.WIDE_MIN, formats.CODE_MIN).to(torch.int32)[:, None, None, None]
