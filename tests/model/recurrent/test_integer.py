@@ -53,7 +53,8 @@ def heads(state: State) -> list[Head]:
     g = state.geometry
     return [Head(state.width, g.group, g.query_bits, state.channels, m.storage.value, m.scales.value,
                  m.rounding == Rounding.STOCHASTIC, m.interval, m.rotate, state.rule.delta, state.rule.decay_first,
-                 state.factor.shape[1] > 1, int(state.feedback[h]), int(state.shift[h]), int(state.noise[h]), state.halves)
+                 state.factor.shape[1] > 1, int(state.feedback[h]), int(state.shift[h]), int(state.noise[h]),
+                 state.halves)
             for h, m in enumerate(state.modes.each)]
 
 
@@ -116,6 +117,24 @@ HALVES = [("tiny", Rule(delta=True), False), ("tiny2", Rule(decay_first=False), 
 def test_keys_of_two_halves_equal_the_oracle(name: str, rule: Rule, lane_decay: bool) -> None:
     events = compare(config(name), rule, lane_decay, 10, seed=2, halves=2)
     assert events["skipped"] > 5 and events["rescaled"] > 10, "the cases exercise too little"
+
+
+ADVANCE, QUERIES, TURNED = noise.advance, readout.queries, State.turned
+HALF_MUTANTS = {
+    "noise of a channel, not of a row": (noise, "advance", lambda state, rows: (
+        ADVANCE(state, rows)[0][:, ::2].repeat_interleave(2, 1), ADVANCE(state, rows)[1])),
+    "the scale of the first half for both": (integer, "queries", lambda state, vectors: dataclasses.replace(
+        QUERIES(state, vectors), exponent=QUERIES(state, vectors).exponent[..., :1].expand(-1, -1, 2))),
+    "a half unrotated": (State, "turned", lambda state, x: torch.cat([TURNED(state, x)[:, :32], x[:, 32:]], 1)),
+}
+
+
+@pytest.mark.parametrize("name", HALF_MUTANTS)
+def test_the_oracle_catches_a_mutant_of_the_halves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, mutant = HALF_MUTANTS[name]
+    monkeypatch.setattr(owner, attribute, mutant)
+    with pytest.raises(AssertionError):
+        compare(config("tiny"), Rule(delta=True), False, 10, seed=2, halves=2)
 
 
 CONSTANTS = {"HELD_CLIP": 0, "HELD_SHRINK": 3, "GAIN_BITS": 13, "MIX_BITS": 18, "RECUR_GUARD": 5, "LFSR_LEAP": 31,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from statecell.model.recurrent import factor, log
 from statecell.model.recurrent.bits import clamp, round_shift
-from statecell.model.recurrent.mode import RecurrentError
+from statecell.model.recurrent.mode import RecurrentError, Rule
 from statecell.model.recurrent.readout import queries, read
 from statecell.model.recurrent.state import State
 from statecell.model.recurrent.writeback import of_log, of_token, write_back
@@ -94,10 +94,7 @@ def take(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
         of_log = log.weights_of(state, query, torch.stack([q, k], 1), losses, weights)
         both = clamp(both + log.share(state, of_log), formats.RECUR_BITS)
     o, r = both.unbind(1)
-    error = token.v << formats.RECUR_FRACTION
-    if state.rule.delta:
-        error = clamp(error - r, formats.RECUR_BITS)
-    d = clamp(round_shift(token.beta[:, None] * error, formats.BETA_FRACTION), formats.RECUR_BITS)
+    d = added(state.rule, token, r)
     o = clamp(o + round_shift(mixed[:, None] * d, formats.MIX_FRACTION), formats.RECUR_BITS)
     state.factor, state.lost = after, lost
     state.skipped = state.skipped + frozen.to(torch.int64)
@@ -106,6 +103,14 @@ def take(state: State, token: Token, *, scales: Tensor | None = None) -> Tensor:
     if state.log is not None:
         log.append(state, k, d, ~frozen & ~at_once)
     return o
+
+
+def added(rule: Rule, token: Token, r: Tensor) -> Tensor:
+    """The d of a token's channels, int64 [H, R] like r, RECUR_BITS with RECUR_FRACTION."""
+    error = token.v << formats.RECUR_FRACTION
+    if rule.delta:
+        error = clamp(error - r, formats.RECUR_BITS)
+    return clamp(round_shift(token.beta[:, None] * error, formats.BETA_FRACTION), formats.RECUR_BITS)
 
 
 def due(state: State) -> Tensor:

@@ -13,7 +13,7 @@ from statecell.spec import formats
 
 
 def queries(state: State, vectors: Tensor) -> Queries:
-    """P vectors of each head (times half the factor), int64 [H, P, width], each half a query: Queries [H, P, halves]."""
+    """P vectors of each head (times half the factor), int64 [H, P, width]; each half is one: Queries [H, P, halves]."""
     return quantise.queries(vectors.unflatten(-1, (state.halves, -1)), state.geometry)
 
 

@@ -96,15 +96,15 @@ class Log:
 class State:
     """State of H heads of R value channels; a row is one channel's column of d codes. All int64 but the codes.
 
-    halves: 1, or 2 for keys of 2 d lanes: a channel's row is then two rows of the array, one for each half of the lanes;
-    halves are rotated and quantised each on its own, and ``groups`` are those of all.
-    codes int32 [H, R, groups, group]: 8-bit codes, 16 high + low; the low plane of one-plane heads is 0 and not stored.
-    scales [H, R, groups]: scale bytes. An element is code / 16 * scale * factor / 2^lost, in 2^shift value LSBs.
-    factor [H, 1 or width]: FACTOR_BITS, 1.0 to 2.0; one per lane where the decay is, which falls until the next write-back.
-    lost [H]: octaves by which the one factor has been brought back since the last write-back, 0 with one per lane.
-    feedback [H]: alpha of Storage.RESIDUAL in sixteenths. shift [H]: state shift. noise [H]: LFSR. log: None if every
-    head writes back at each token. skipped, rescaled [H]: tokens whose write was skipped because they were frozen, and
-    groups of rows that took a new scale where it is held.
+    halves: 1, or 2 for keys of 2 d lanes: a channel's row is then two rows of the array, one for each half of the
+    lanes; halves are rotated and quantised each on its own, and ``groups`` are those of all. codes int32 [H, R, groups,
+    group]: 8-bit codes, 16 high + low; the low plane of one-plane heads is 0 and not stored. scales [H, R, groups]:
+    scale bytes. An element is code / 16 * scale * factor / 2^lost, in 2^shift value LSBs. factor [H, 1 or width]:
+    FACTOR_BITS, 1.0 to 2.0; one per lane where the decay is, which falls until the next write-back. lost [H]: octaves
+    by which the one factor has been brought back since the last write-back, 0 with one per lane. feedback [H]: alpha of
+    Storage.RESIDUAL in sixteenths. shift [H]: state shift. noise [H]: LFSR. log: None if every head writes back at each
+    token. skipped, rescaled [H]: tokens whose write was skipped because they were frozen, and groups of rows that took
+    a new scale where it is held.
     """
 
     modes: Modes
@@ -213,7 +213,9 @@ def _elements(codes: Tensor, scales: Tensor) -> Tensor:
 def new_state(modes: Sequence[Mode], rule: Rule, geometry: Geometry, *, channels: int, halves: int = 1,
               lane_decay: bool = False, feedback: Tensor | int = DEFAULT_FEEDBACK, shift: Tensor | int = 0,
               seed: Tensor | int = 1) -> State:
-    """An empty state with one mode a head, for keys of ``halves`` x head_dim lanes. feedback (sixteenths), shift and seed (not 0): one for all heads, or [H]."""
+    """An empty state with one mode a head, for keys of ``halves`` x head_dim lanes. feedback (sixteenths), shift and
+    seed (not 0): one for all heads, or [H].
+    """
     heads, width, groups = len(modes), halves * geometry.head_dim, halves * geometry.groups
     if lane_decay and any(mode.rotate for mode in modes):
         raise RecurrentError("a decay per lane cannot be rotated; use modes with rotate=False")
