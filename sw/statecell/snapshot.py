@@ -78,6 +78,7 @@ def same_mode(a: StateMode, b: StateMode) -> bool:
 def state_rows(mode: StateMode) -> int:
     """Rows that a state and its log take in each bank."""
     rows = mode.channels if mode.flags & StateFlag.WIDE else mode.channels // 2
+    rows *= 2 if mode.flags & StateFlag.HALVES else 1
     return rows + (2 * mode.interval if mode.interval > 1 else 0)
 
 

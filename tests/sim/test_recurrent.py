@@ -26,9 +26,12 @@ from statecell.device import (
     DeviceError,
     StateModeError,
     StateToken,
+    StateValueError,
     append_request,
     attend_request,
     map_request,
+    open_state_request,
+    outputs,
     recur_request,
     restore_request,
 )
@@ -55,8 +58,9 @@ def device() -> Iterator[Device]:
 
 
 def random_heads(modes: list[Mode], rule: Rule, lane_decay: bool, generator: torch.Generator,
-                 channels: int = CHANNELS) -> State:
-    return random_states.random_heads(modes, rule, G, generator, channels=channels, lane_decay=lane_decay)
+                 channels: int = CHANNELS, halves: int = 1) -> State:
+    return random_states.random_heads(modes, rule, G, generator, channels=channels, lane_decay=lane_decay,
+                                      halves=halves)
 
 
 def state_mode(state: State, head: int, first_page: int) -> StateMode:
@@ -92,19 +96,69 @@ def logging_modes() -> list[Mode]:
     return [replace(mode, interval=(2, 5, 1, 40, 3, 8)[number % 6]) for number, mode in enumerate(modes[:10])]
 
 
+@pytest.mark.parametrize("rule", [Rule(delta=True), Rule(), Rule(decay_first=False)])
+def test_every_mode_with_keys_of_two_halves_equals_the_model(device: Device, rule: Rule) -> None:
+    kind = Kind(rule=rule, strength=True, bonus=True)
+    generator = torch.Generator().manual_seed(23)
+    _, state = compare(device, kind, [modes_of_halves()], steps=80, generator=generator, channels=CHANNELS, halves=2)
+    assert int(state.skipped.min()) > 0
+
+
+def modes_of_halves() -> list[Mode]:
+    """Modes whose scales the rows bring."""
+    return [mode for mode in every_mode(True) if mode.scales != Scales.SUPPLIED]
+
+
+def test_keys_of_one_and_of_two_halves_take_turns(device: Device) -> None:
+    """Commands back to back over slots of both kinds, and of a log: each has the model's outputs."""
+    device.reset()
+    generator = torch.Generator().manual_seed(24)
+    modes = [Mode(), Mode(storage=Storage.INT8)]
+    states = [random_heads(modes, Rule(delta=True), False, generator, G.head_dim, halves) for halves in (1, 2)]
+    states.append(random_heads([Mode(interval=32)], Rule(delta=True), False, generator, G.head_dim))
+    slots, page = [0, 2, 4], 0
+    for state, first in zip(states, slots, strict=True):
+        for head in range(state.heads):
+            device.open_state(first + head, state_mode(state, head, page))
+            page += pages(state, head)
+    requests: list[Request] = []
+    expected: list[list[int]] = []
+    for number in range(60):
+        which = int(torch.randint(0, 3, (), generator=generator))
+        state = states[which]
+        token = random_token(state, generator)
+        requests += [recur_request(slots[which] + head, state_token(state, token, state.scales, head))
+                     for head in range(state.heads)]
+        expected += integer.step(state, token).tolist()
+        if number % 15 == 14:
+            requests.append(Request(opcode=Opcode.COMMIT, slot=slots[2]))
+            integer.commit(states[2], torch.tensor([True]))
+    answers = [answer for request, answer in zip(requests, device.require(requests), strict=True)
+               if request.opcode == Opcode.RECUR]
+    assert [outputs(answer).tolist() for answer in answers] == expected
+
+
 @pytest.mark.parametrize(("rule", "lane_decay", "logs"), [*((*rule, False) for rule in RULES), (*RULES[0], True)])
 def test_snapshots_of_every_mode_come_back_bit_for_bit(
     device: Device, rule: Rule, lane_decay: bool, logs: bool
 ) -> None:
+    snapshots(device, rule, lane_decay, logs)
+
+
+def test_snapshots_of_keys_of_two_halves_come_back_bit_for_bit(device: Device) -> None:
+    snapshots(device, Rule(delta=True), False, False, halves=2)
+
+
+def snapshots(device: Device, rule: Rule, lane_decay: bool, logs: bool, halves: int = 1) -> None:
     """Tokens after a snapshot, back to it, the same tokens again; then the snapshot in a slot of its own. With logs
     that hold some tokens then, or none as they are committed at once.
     """
     device.reset()
     generator = torch.Generator().manual_seed(8)
-    modes = every_mode(not lane_decay)[::2][:8]
+    modes = (every_mode(not lane_decay) if halves == 1 else modes_of_halves())[::2][:8]
     if logs:
         modes = [replace(mode, interval=(12, 2, 24)[number % 3]) for number, mode in enumerate(logging_modes()[:7])]
-    state = random_heads(modes, rule, lane_decay, generator, G.head_dim if logs else CHANNELS)
+    state = random_heads(modes, rule, lane_decay, generator, G.head_dim if logs else CHANNELS, halves)
     opening = head_modes(state, range(state.heads), bonus=True)
     for head, mode in enumerate(opening):
         device.open_state(head, mode)
@@ -265,7 +319,10 @@ BAD_MODES = [
     replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.SUPPLIED),
     replace(GOOD, flags=GOOD.flags | StateFlag.RESIDUAL),
     replace(GOOD, flags=GOOD.flags | StateFlag.FRESH | StateFlag.SUPPLIED),
-    replace(GOOD, flags=GOOD.flags | StateFlag.ROTATE | StateFlag.LANE_DECAY), replace(GOOD, flags=StateFlag(1024)),
+    replace(GOOD, flags=GOOD.flags | StateFlag.ROTATE | StateFlag.LANE_DECAY), replace(GOOD, flags=StateFlag(2048)),
+    *(replace(GOOD, flags=GOOD.flags | StateFlag.HALVES | flag) for flag in (StateFlag.LANE_DECAY, StateFlag.SUPPLIED)),
+    replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.HALVES),
+    replace(GOOD, flags=GOOD.flags | StateFlag.HALVES, first_page=125),
 ]
 
 
@@ -278,7 +335,11 @@ def refused(action: Any) -> Status:
 def test_modes_out_of_range_are_refused(device: Device) -> None:
     device.reset()
     for mode in BAD_MODES:
+        assert refused(lambda mode=mode: device.require([open_state_request(0, mode)])) is Status.BAD_VALUE, mode
         assert refused(lambda mode=mode: device.open_state(0, mode)) is Status.BAD_VALUE, mode
+    halves = replace(GOOD, interval=2, channels=G.head_dim, flags=GOOD.flags | StateFlag.HALVES)
+    with pytest.raises(StateValueError, match="two halves is written back at every token"):
+        device.open_state(0, halves)
     assert refused(lambda: device.open_state(G.states, GOOD)) is Status.BAD_FLAGS
     device.open_state(0, GOOD)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Module, Signal, Value, signed
+from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -30,10 +30,12 @@ class Dot(wiring.Component):
     ``query_mantissa`` and ``query_exponent`` show the active queries' scales from the next cycle on.
     ``drop`` frees the shadows without making them active.
 
-    Parameters: ``code_bits``, signed width of a code, the geometry's unless given.
+    Parameters: ``code_bits``, signed width of a code, the geometry's unless given; ``sets``, 1 or 2: with two the lanes
+    from the middle up are a second set, and a row meets the lower or, with ``upper``, the upper half of the lanes.
     """
 
     valid: Signal
+    upper: Signal
     codes: list[Signal]
     load: wiring.FlippedInterface
     load_ready: Signal
@@ -46,25 +48,33 @@ class Dot(wiring.Component):
     query_exponent: list[Signal]
 
     def __init__(
-        self, geometry: Geometry, *, multiplier: Multiplier = "native", code_bits: int | None = None
+        self, geometry: Geometry, *, multiplier: Multiplier = "native", code_bits: int | None = None,
+        sets: int = 1,
     ) -> None:
         self.geometry = g = geometry
         self.multiplier: Multiplier = multiplier
+        self.sets = sets
         self.code_bits = code_bits or g.effective_bits
         dot_bits = g.dot_bits - g.effective_bits + self.code_bits
         super().__init__({
             "valid": In(1),
+            **({"upper": In(1)} if sets > 1 else {}),
             "codes": In(signed(self.code_bits)).array(g.head_dim),
             "load": In(QueryLoad(g)),
             "load_ready": Out(1),
             "full": Out(g.lanes),
             "swap": In(1),
             "drop": In(1),
-            "dots": Out(signed(dot_bits)).array(g.lanes, g.groups),
+            "dots": Out(signed(dot_bits)).array(self.products, g.groups),
             "query_sign": Out(1).array(g.lanes),
             "query_mantissa": Out(formats.SCALE_MANTISSA).array(g.lanes),
             "query_exponent": Out(formats.SCALE_BITS - formats.SCALE_MANTISSA - 1).array(g.lanes),
         })
+
+    @property
+    def products(self) -> int:
+        """Queries that a row meets."""
+        return self.geometry.lanes // self.sets
 
     @property
     def latency(self) -> int:
@@ -76,7 +86,7 @@ class Dot(wiring.Component):
 
     @property
     def _product_levels(self) -> int:
-        return stages(self.code_bits, key_form(self.multiplier, 0, self.geometry.lanes))
+        return stages(self.code_bits, key_form(self.multiplier, 0, self.products))
 
     @property
     def gap(self) -> int:
@@ -100,21 +110,30 @@ class Dot(wiring.Component):
         codes: list[list[Value]] = [list(self.codes)]
         for stage in range(levels - 1):
             codes.append(hold(m, valid[stage], codes[-1], f"code_{stage}"))
-        for lane in range(g.lanes):
-            active = self._queries(m, lane)
-            form = key_form(self.multiplier, lane, g.lanes)
+        queries = [self._queries(m, lane) for lane in range(g.lanes)]
+        upper: list[list[Value]] = [[self.upper] if self.sets > 1 else []]
+        for stage in range(levels - 1):
+            upper.append(hold(m, valid[stage], upper[-1], f"upper_{stage}"))
+        for lane in range(self.products):
+            form = key_form(self.multiplier, lane, self.products)
+            sets = queries[lane::self.products]
+
+            def active(stage: int, j: int, sets: list[list[Signal]] = sets) -> Value:
+                return Mux(upper[stage][0], sets[1][j], sets[0][j]).as_signed() if len(sets) > 1 else sets[0][j]
+
+            held: list[Signal] = []
             if form == "block":
                 # a register more that a hardware multiplier has inside: its codes come a level later
-                held = [Signal.like(a, name=f"operand_{lane}_{j}", reset_less=True) for j, a in enumerate(active)]
-                m.d.sync += [h.eq(a) for h, a in zip(held, active, strict=True)]
-                active = held
+                held = [Signal(signed(g.query_bits), name=f"operand_{lane}_{j}", reset_less=True)
+                        for j in range(g.head_dim)]
+                m.d.sync += [h.eq(active(0, j)) for j, h in enumerate(held)]
             for group in range(g.groups):
                 members = range(group * g.group, (group + 1) * g.group)
                 terms: list[Value] = []
                 for stage in range(self.latency):
                     if stage < levels:
                         before: Sequence[Value | None] = terms or [None] * len(members)
-                        terms = [partial(stage, active[j], codes[stage][j], b, form)
+                        terms = [partial(stage, held[j] if held else active(stage, j), codes[stage][j], b, form)
                                  for j, b in zip(members, before, strict=True)]
                     else:
                         terms = [tree(list(terms[i:i + RADIX])) for i in range(0, len(terms), RADIX)]

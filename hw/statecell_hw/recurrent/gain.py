@@ -14,7 +14,7 @@ from statecell.spec.geometry import Geometry
 from statecell_hw.array.multiply import mantissa_parts
 from statecell_hw.layouts import SCALE
 from statecell_hw.recurrent.error import PART, split_product
-from statecell_hw.recurrent.operands import EXPONENT_BITS, FALL_BITS, OCTAVE_BITS
+from statecell_hw.recurrent.operands import EXPONENT_BITS, FALL_BITS, HALVES, OCTAVE_BITS
 from statecell_hw.recurrent.pipeline import Handover, Pipeline
 
 TOP_EXPONENT = formats.SCALE_MAGNITUDE_MAX >> formats.SCALE_MANTISSA
@@ -52,11 +52,13 @@ class Gain(wiring.Component):
 
     ``scales`` of the row come with ``valid``, ``d`` ``lead`` cycles later. ``raised``, the working scale's ``exponent``
     and ``fall``, the right shift of stored codes without the lanes' own, at most UPDATE_BITS, follow ``raised_latency``
-    cycles after ``valid``; ``gain`` (GAIN_BITS) ``latency`` cycles; interval 1. The key's scales ``key``, ``octaves``
-    and ``shift`` are those of the rows from the cycle after ``swap`` on and must hold for MIN_ROWS cycles.
+    cycles after ``valid``; ``gain`` (GAIN_BITS) ``latency`` cycles; interval 1. The row meets the first or, with
+    ``half``, the second half of the key. The key's scales ``key``, ``octaves`` and ``shift`` are those of the rows from
+    the cycle after ``swap`` on and must hold for MIN_ROWS cycles.
     """
 
     valid: Signal
+    half: Signal
     scales: Any
     d: Signal
     swap: Signal
@@ -72,10 +74,11 @@ class Gain(wiring.Component):
         self.geometry = g = geometry
         super().__init__({
             "valid": In(1),
+            "half": In(1),
             "scales": In(SCALE).array(g.groups),
             "d": In(signed(formats.RECUR_BITS)),
             "swap": In(1),
-            "key": In(SCALE).array(g.groups),
+            "key": In(SCALE).array(HALVES, g.groups),
             "octaves": In(OCTAVE_BITS),
             "shift": In(formats.STATE_SHIFT_MAX.bit_length()),
             "raised": Out(1).array(g.groups),
@@ -110,19 +113,27 @@ class Gain(wiring.Component):
         return m
 
     def _group(self, m: Module, pipe: Pipeline, head: Handover, i: int) -> None:
-        scale, key, lead = self.scales[i], self.key[i], self.lead
+        scale, lead = self.scales[i], self.lead
+        half: list[Value] = [self.half]
+        for stage in range(3):
+            half.append(pipe.hold(stage, half[-1], f"which_{i}"))
+
+        def of_key(stage: int, field: str) -> Value:
+            first, second = (head.at(stage, key[i][field], f"key_{field}_{i}_{n}") for n, key in enumerate(self.key))
+            return Mux(half[stage], second, first)
+
         # place = exponent + shift + PLACE; a gain's right shift less 13 is the larger of two sums, so it needs no
         # second subtraction: raised = max(0, bits - limit), right - 1 = place - key exponent + raised - 1
         octaves, shift = self.octaves, head.at(1, self.shift, f"shift_{i}")
         lower = pipe.hold(0, Mux(scale.exponent > octaves, scale.exponent - octaves, 0)[:EXPONENT_BITS], f"lower_{i}")
         down = pipe.hold(0, Mux(octaves > scale.exponent, octaves - scale.exponent, 0)[:OCTAVE_BITS], f"down_{i}")
-        key_exponent = head.at(2, key.exponent, f"key_exponent_{i}")
+        key_exponent = of_key(2, "exponent")
         place = pipe.hold(1, lower + shift, f"place_{i}")
         limit = pipe.hold(2, place + (PLACE + 12) - key_exponent, f"limit_{i}")
         reciprocal = pipe.hold(0, Array(formats.SCALE_RECIPROCALS)[scale.mantissa], f"reciprocal_{i}")
-        turned = pipe.carry(0, scale.sign, 3, f"turned_{i}") ^ head.at(3, key.sign, f"key_sign_{i}")
+        turned = pipe.carry(0, scale.sign, 3, f"turned_{i}") ^ of_key(3, "sign")
         halves = [pipe.hold(1, p, f"half_{i}_{n}") for n, p in enumerate(
-            mantissa_parts(reciprocal, head.at(1, key.mantissa, f"key_mantissa_{i}")))]
+            mantissa_parts(reciprocal, of_key(1, "mantissa")))]
         factor = pipe.hold(2, halves[0] + halves[1], f"size_{i}")
         factor = pipe.hold(3, Mux(turned, -factor, factor), f"factor_{i}")
 

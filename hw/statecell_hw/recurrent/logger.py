@@ -100,14 +100,14 @@ class Logger(wiring.Component):
             self.taken.eq(last_write), self.landed.eq(last_write), self.skips.eq(~place.logged),
         ]
         shown: Any = self.write_row
-        for j, code in enumerate(self.key.codes):
+        for j, code in enumerate(self.key.codes[0]):
             low = code[:formats.CODE_BITS]
             high = (code[formats.CODE_BITS:] + low[-1])[:formats.CODE_BITS]
             m.d.comb += [
                 shown.high[j].eq(Mux(first_write, value.high[j], high.as_signed())),
                 shown.low[j].eq(Mux(first_write, value.low[j], low.as_signed())),
             ]
-        for i, scale in enumerate(self.key.scales):
+        for i, scale in enumerate(self.key.scales[0]):
             m.d.comb += Value.cast(shown.scales[i]).eq(
                 Mux(first_write, Value.cast(value.scales[i]), Value.cast(scale)))
         return m

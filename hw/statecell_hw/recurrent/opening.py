@@ -12,7 +12,7 @@ from amaranth.utils import exact_log2
 from statecell.spec import formats, frame
 from statecell.spec.commands import STATE_FIELDS, STATE_MODE_BITS, StateFlag
 from statecell.spec.geometry import Geometry
-from statecell_hw.recurrent.operands import CHANNEL_STEP, ENTRIES, channel_limit, slot_layout
+from statecell_hw.recurrent.operands import CHANNEL_STEP, ENTRIES, HALVES, channel_limit, slot_layout
 from statecell_hw.recurrent.pipeline import MIN_ROWS
 from statecell_hw.recurrent.tokens import WORD_BITS
 
@@ -49,7 +49,7 @@ class Opening(wiring.Component):
             "bad": Out(1),
             "config": Out(slot_layout(g)),
             "noise": Out(formats.LFSR_BITS),
-            "rows": Out(range(channel_limit(g) + 2 * formats.LOG_MAX + 1)),
+            "rows": Out(range(max(HALVES * channel_limit(g), channel_limit(g) + 2 * formats.LOG_MAX) + 1)),
             "interval": Out(range(ENTRIES)),
             "blocks": Out(BLOCK_BITS),
             "outputs": Out(BLOCK_BITS),
@@ -77,7 +77,7 @@ class Opening(wiring.Component):
             return Value.cast(mode.flags[int(which).bit_length() - 1])
 
         wide, residual, lanes = flag(StateFlag.WIDE), flag(StateFlag.RESIDUAL), flag(StateFlag.LANE_DECAY)
-        supplied, bonus = flag(StateFlag.SUPPLIED), flag(StateFlag.BONUS)
+        supplied, bonus, halves = flag(StateFlag.SUPPLIED), flag(StateFlag.BONUS), flag(StateFlag.HALVES)
         channels = mode.channels[:len(self.rows)]
         config: Any = self.config
         known = sum(int(f) for f in StateFlag)
@@ -88,10 +88,12 @@ class Opening(wiring.Component):
             config.mode.fresh.eq(flag(StateFlag.FRESH)), config.mode.supplied.eq(supplied),
             config.mode.stochastic.eq(flag(StateFlag.STOCHASTIC)), config.mode.feedback.eq(mode.feedback),
             config.mode.shift.eq(mode.shift), config.rotate.eq(flag(StateFlag.ROTATE)), config.lane_decay.eq(lanes),
-            config.decay_first.eq(flag(StateFlag.DECAY_FIRST)), config.bonus.eq(bonus), config.base.eq(first),
+            config.decay_first.eq(flag(StateFlag.DECAY_FIRST)), config.bonus.eq(bonus), config.halves.eq(halves),
+            config.base.eq(first),
             config.channels.eq(mode.channels), self.noise.eq(mode.seed),
             config.interval.eq(mode.interval), self.interval.eq(mode.interval),
-            self.rows.eq(Mux(wide, channels, channels >> 1) + Mux(logs, mode.interval[:len(self.interval)] << 1, 0)),
+            self.rows.eq((Mux(wide, channels, channels >> 1) << halves)
+                         + Mux(logs, mode.interval[:len(self.interval)] << 1, 0)),
             self.bad.eq(Cat(
                 (mode.flags & ~known & 0xFFFF).any(), residual & ~wide, flag(StateFlag.FRESH) & supplied,
                 flag(StateFlag.ROTATE) & lanes, mode.feedback > FULL_FEEDBACK,
@@ -99,7 +101,7 @@ class Opening(wiring.Component):
                 mode.channels < MIN_ROWS, mode.channels > channel_limit(g), mode.channels % CHANNEL_STEP != 0,
                 short | (mode.interval > formats.LOG_MAX),
                 # a log is built for one decay a head, as many channels as lanes, and scales that the rows bring
-                logs & (lanes | supplied | (mode.channels != g.head_dim)),
+                logs & (lanes | supplied | (mode.channels != g.head_dim)), halves & (lanes | supplied | logs),
                 mode.seed == 0, first + self.rows > g.rows,
             ).any()),
         ]
@@ -110,7 +112,8 @@ class Opening(wiring.Component):
         longs = g.head_dim * WORD_BITS // 8 // frame.BLOCK  # blocks of a number a lane
         m.d.comb += [
             self.blocks.eq(
-                1 + 2 * vector + Mux(bonus, vector, 0) + Mux(lanes, longs, 0) + values + Mux(supplied, scales, 0)
+                1 + (Mux(bonus, 3 * vector, 2 * vector) << halves) + Mux(lanes, longs, 0) + values
+                + Mux(supplied, scales, 0)
             ),
             self.snapshot.eq(
                 1 + len(STATE_FIELDS) * 8 // frame.BLOCK + Mux(lanes, longs, 1) + Mux(logs, self.interval, 0)),

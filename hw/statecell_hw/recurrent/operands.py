@@ -19,6 +19,8 @@ LOST_BITS = (formats.LOG_MAX * (formats.FACTOR_BITS - 1)).bit_length()
 """Octaves that a factor can lose over the tokens of a full log."""
 BELOW_BITS = formats.LOST_MAX.bit_length()
 """Octaves between two factors, at most LOST_MAX."""
+HALVES = 2
+"""Halves that a key can have, each as wide as a row."""
 ENTRIES = formats.LOG_MAX + 1
 """Tokens that a log can hold, and none."""
 FALL_BITS = formats.UPDATE_BITS.bit_length()
@@ -57,12 +59,12 @@ written, 0 with a factor per lane; ``noise``: the register at the first row; ``l
 
 
 def key_layout(geometry: Geometry) -> data.StructLayout:
-    """The token's key as the rows take it: 8-bit codes, a scale per group; ``falls``: right shift of each lane's codes,
-    0 with one factor a head.
+    """The token's key as the rows take it, by halves: 8-bit codes, a scale per group; the second means nothing where
+    keys have one. ``falls``: right shift of each lane's codes, 0 with one factor a head.
     """
     return data.StructLayout({
-        "codes": data.ArrayLayout(signed(WIDE_BITS), geometry.head_dim),
-        "scales": data.ArrayLayout(SCALE, geometry.groups),
+        "codes": data.ArrayLayout(data.ArrayLayout(signed(WIDE_BITS), geometry.head_dim), HALVES),
+        "scales": data.ArrayLayout(data.ArrayLayout(SCALE, geometry.groups), HALVES),
         "falls": data.ArrayLayout(FALL_BITS, geometry.head_dim),
     })
 
@@ -88,10 +90,11 @@ def slot_layout(geometry: Geometry) -> data.StructLayout:
     """What a recurrent slot keeps from its opening on.
 
     ``mode``; ``rotate``: q and k pass the rotation; ``lane_decay``: a decay per lane; ``decay_first``: the read-out
-    sees the decayed state; ``bonus``: tokens bring b, which else is k; ``base``: first row of the state in both banks;
-    ``channels``: its rows, MIN_ROWS to ``channel_limit``, a multiple of CHANNEL_STEP; ``interval``: tokens from one
-    write-back to the next; with more than one, which needs as many channels as lanes, the log follows the state's rows:
-    the keys of ``interval`` tokens in two planes, then their values.
+    sees the decayed state; ``bonus``: tokens bring b, which else is k; ``halves``: keys have two halves, and a channel
+    a row for each; ``base``: first row of the state in both banks; ``channels``: value channels, MIN_ROWS to
+    ``channel_limit``, a multiple of CHANNEL_STEP; ``interval``: tokens from one write-back to the next; with more than
+    one, which needs as many channels as lanes, the log follows the state's rows: the keys of ``interval`` tokens in two
+    planes, then their values.
     """
     return data.StructLayout({
         "mode": MODE,
@@ -99,6 +102,7 @@ def slot_layout(geometry: Geometry) -> data.StructLayout:
         "lane_decay": 1,
         "decay_first": 1,
         "bonus": 1,
+        "halves": 1,
         "base": range(geometry.rows),
         "channels": range(channel_limit(geometry) + 1),
         "interval": range(ENTRIES),

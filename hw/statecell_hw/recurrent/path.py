@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal, signed
+from amaranth.hdl import Cat, Module, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,7 +12,8 @@ from statecell.spec import formats
 from statecell.spec.geometry import Geometry
 from statecell_hw.array.multiply import Multiplier
 from statecell_hw.layouts import SCALE, QueryLoad
-from statecell_hw.recurrent.operands import HEAD, LOST_BITS, key_layout, state_row
+from statecell_hw.recurrent.operands import HALVES, HEAD, LOST_BITS, key_layout, state_row
+from statecell_hw.recurrent.pipeline import late
 from statecell_hw.recurrent.readout import VECTORS, vector_geometry
 from statecell_hw.recurrent.readpath import ReadPath
 from statecell_hw.recurrent.walk import FLAGS
@@ -75,7 +76,7 @@ class RecurrentPath(wiring.Component):
             "supplied": In(SCALE).array(g.groups),
             "load": In(QueryLoad(vector_geometry(g))),
             "load_ready": Out(1),
-            "full": Out(VECTORS),
+            "full": Out(HALVES * VECTORS),
             "head": In(HEAD),
             "key": In(key_layout(g)),
             "key_taken": Out(1),
@@ -103,7 +104,7 @@ class RecurrentPath(wiring.Component):
 
     @property
     def latency(self) -> int:
-        """Cycles from a row to the row written back."""
+        """Cycles from a row to the row written back, one more with halves."""
         return self.write.latency
 
     @property
@@ -116,9 +117,11 @@ class RecurrentPath(wiring.Component):
         m = Module()
         m.submodules.read, m.submodules.write = read, write = self.read, self.write
         wiring.connect(m, wiring.flipped(self.load), read.load)
-        for into in (read, write):
-            m.d.comb += [into.flags.eq(self.flags), into.row.eq(self.row)]
+        row = Value.cast(self.row)
         m.d.comb += [
+            read.flags.eq(self.flags), read.row.eq(self.row),
+            Cat(write.flags.as_value(), Value.cast(write.row)).eq(
+                late(m, self.flags.halves, Cat(self.flags.as_value(), row), "late")),
             read.age.eq(self.age), read.v.eq(self.v), read.head.eq(self.head), self.load_ready.eq(read.load_ready),
             self.full.eq(read.full), self.o_valid.eq(read.o_valid), self.o_last.eq(read.o_last), self.o.eq(read.o),
             self.d_valid.eq(read.d_valid), self.d.eq(read.d),

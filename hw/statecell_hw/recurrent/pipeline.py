@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Module, Signal, Value, ValueLike
+from amaranth.hdl import Module, Mux, Signal, Value, ValueLike
 
 MIN_ROWS = 16
 """Fewest cycles from the first row of a head to that of the next."""
@@ -33,6 +33,15 @@ class Pipeline:
         for at in range(stage, until):
             value = self.hold(at, value, name)
         return value
+
+
+def late(m: Module, halves: Value, value: Value, name: str) -> Value:
+    """The value, a cycle later where ``halves``: what is added to the first half of a channel needs the second. A cycle
+    without either lies between values with and without.
+    """
+    was, held = Signal(name=f"{name}_was"), Signal(len(value), name=f"{name}_held")
+    m.d.sync += [was.eq(halves), held.eq(value)]
+    return Mux(halves | was, held, value)
 
 
 class Handover:

@@ -28,7 +28,7 @@ from statecell_hw.recurrent.weigh import Weigh
 AHEAD = 4
 """Tokens whose key is on its way to the rows or has not been taken by them."""
 VECTORS = 3
-"""Vectors that a token sends through the writer: q and k as queries, k as a row."""
+"""Vectors that a half of a token sends through the writer: q and k as queries, k as a row."""
 
 
 class Prepare(wiring.Component):
@@ -42,7 +42,8 @@ class Prepare(wiring.Component):
     rows of its slot count; with its ``reads`` ``was_lost`` a cycle later. A commit is a pass without vectors and key.
 
     A token that is rotated takes ``interval`` cycles, with or without a bonus, if nothing waits; one with a decay per
-    lane at most ``lane_cycles`` more. Reset forgets tokens, factors and rows.
+    lane at most ``lane_cycles`` more, and one of two halves, which come after each other, less than twice as many.
+    Reset forgets tokens, factors and rows.
     """
 
     i: stream.Interface
@@ -103,6 +104,7 @@ class Prepare(wiring.Component):
         token: Any = Signal(token_layout(g, self.slots), reset_less=True)
         config = token.config
         issued = Signal(range(3 * g.vector_words + 1))
+        half, following = Signal(), Signal()  # the second half of a token's vectors; it comes next
         decays: Any = self.decays
         factors = Mux(config.lane_decay, 2 * g.vector_words, 1)
         reads, replays, push = Signal(), Signal(), Signal()
@@ -111,7 +113,7 @@ class Prepare(wiring.Component):
         with m.FSM():
             with m.State("IDLE"):
                 m.d.comb += self.i.ready.eq(1)
-                m.d.sync += issued.eq(0)
+                m.d.sync += [issued.eq(0), half.eq(0)]
                 with m.If(self.i.valid):
                     m.d.sync += token.eq(self.i.payload)
                     m.next = "DECAYS"
@@ -141,17 +143,24 @@ class Prepare(wiring.Component):
                 with m.If(end):
                     m.next = "TURN"
             with m.State("TURN"), m.If(done_turning & (ahead != AHEAD) & room):
-                m.d.comb += push.eq(1)
+                m.d.comb += push.eq(half == config.halves)
                 m.next = "REPLAY"
             with m.State("REPLAY"):
                 m.d.comb += replays.eq(1)
                 m.d.sync += issued.eq(issued + 1)
                 with m.If(issued == g.vector_words - 1):
                     m.next = "IDLE"
-        m.d.comb += [self.words.bay.eq(token.bay), self.words.word.eq(issued)]
+                    with m.If(half != config.halves):
+                        m.d.comb += following.eq(1)
+                        m.d.sync += [issued.eq(0), half.eq(1)]
+                        m.next = "JOBS"
+        of_decays = self.words.section == Section.DECAYS
+        m.d.comb += [
+            self.words.bay.eq(token.bay),
+            self.words.word.eq(Mux(of_decays, issued, Cat(issued[:exact_log2(g.vector_words)], half))),
+        ]
         m.d.sync += ahead.eq(ahead + (push & ~token.commit) - self.key_taken)
 
-        of_decays = self.words.section == Section.DECAYS
         m.d.comb += [
             decays.begins.eq(self.i.valid & self.i.ready & ~self.i.payload.commit), decays.slot.eq(token.slot),
             decays.decay.eq(token.decay),
@@ -160,13 +169,16 @@ class Prepare(wiring.Component):
             decays.open_en.eq(self.open_en), decays.open_slot.eq(self.open_slot),
         ]
         wiring.connect(m, wiring.flipped(self.factors), decays.access)
-        self._jobs(m, done_jobs, decays.begins)
-        self._vectors(m, token, reads & ~of_decays, issued, replays, done_turning)
+        begins = decays.begins | following
+        self._jobs(m, done_jobs, begins, half, half == config.halves)
+        self._vectors(m, token, reads & ~of_decays, issued, replays, done_turning, begins, half)
         self._passes(m, token, push, room)
         return m
 
-    def _jobs(self, m: Module, done: Signal, begins: Value) -> None:
-        """Promises and jobs of the three vectors."""
+    def _jobs(self, m: Module, done: Signal, begins: Value, half: Signal, last: Value) -> None:
+        """Promises and jobs of the three vectors of a ``half``; the key's row is told which it is, and whether the
+        ``last``.
+        """
         writer: Any = self.writer
         promised, sent = (Signal(range(VECTORS + 1), name=n, init=VECTORS) for n in ("promised", "sent"))
         job = writer.job.payload
@@ -174,7 +186,8 @@ class Prepare(wiring.Component):
             writer.take.eq((promised != VECTORS) & (writer.space != 0)),
             writer.job.valid.eq(sent != promised),
             job.kind.eq(Mux(sent == VECTORS - 1, Kind.KEY, Kind.QUERY)),
-            job.lane.eq(sent[0]),
+            job.lane.eq(Cat(sent[0], half)),
+            job.row.eq(Cat(half, last)), job.following.eq(Cat(half, last)),
             job.wide.eq(1),
             done.eq(sent == VECTORS),
         ]
@@ -182,7 +195,8 @@ class Prepare(wiring.Component):
         with m.If(begins):
             m.d.sync += [promised.eq(0), sent.eq(0)]
 
-    def _vectors(self, m: Module, token: Any, reads: Value, issued: Signal, replays: Signal, done: Signal) -> None:
+    def _vectors(self, m: Module, token: Any, reads: Value, issued: Signal, replays: Signal, done: Signal,
+                 begins: Value, half: Signal) -> None:
         """Words of the vectors: product of q and b, rotation, weighing, writer; k once more from a memory."""
         g, mix, rotate, weigh, writer = self.geometry, self.mix, self.rotate, self.weigh, self.writer
         config, width = token.config, formats.VECTOR_BITS
@@ -192,7 +206,7 @@ class Prepare(wiring.Component):
         word = [self.words.data.word_select(p, width).as_signed() for p in range(g.word)]
         bonus = section == Section.B
         m.d.comb += [
-            mix.query.eq(fetched & (section == Section.Q)),
+            mix.query.eq(fetched & (section == Section.Q)), mix.continues.eq(half),
             mix.valid.eq(fetched & Mux(config.bonus, bonus, section == Section.K)),
             rotate.i_valid.eq(fetched & ~bonus & config.rotate),
             *(a.eq(b) for a, b in zip(mix.i, word, strict=True)),
@@ -222,7 +236,7 @@ class Prepare(wiring.Component):
             m.d.sync += place.eq(place + 1)
             with m.If(~again):
                 m.d.sync += turned.eq(turned + 1)
-        with m.If(self.i.valid & self.i.ready):
+        with m.If(begins):
             m.d.sync += turned.eq(0)
         # the product of q and b comes mix.latency cycles after the last word was read
         settle = Signal(range(mix.latency + 1))
@@ -284,20 +298,24 @@ class Prepare(wiring.Component):
         row = data.View(row_layout(writer.geometry), writer.write.data)
         low = Signal(formats.CODE_BITS * g.head_dim, reset_less=True)
         second, arrives = Signal(), Signal()
+        upper, last = writer.write.row[:2]
         m.d.comb += arrives.eq(writer.write.key_en & second)
         with m.If(writer.write.key_en):
             m.d.sync += [second.eq(~second), low.eq(Cat(row.codes[j] for j in range(g.head_dim)))]
         codes = Cat(*((row.codes[j].shift_left(formats.CODE_BITS)
                        + low.word_select(j, formats.CODE_BITS).as_signed())[:2 * formats.CODE_BITS]
                       for j in range(g.head_dim)))
+        key = Cat(codes, row.scales)
         queues = {}
         passes: Any = data.View(layout, Signal(layout.size, name="passes"))
         taken = self.o.valid & self.o.ready
         for name, width, pushes, value, pops in (
             ("passes", layout.size, push, entry.as_value(), taken),
             ("falls", len(falls), push & ~token.commit, falls, self.key_taken),
-            ("arrived", 1, arrives, Const(1, 1), taken & ~passes.head.commit),
-            ("keys", len(codes) + row.scales.as_value().shape().width, arrives, Cat(codes, row.scales), self.key_taken),
+            ("arrived", 1, arrives & last, Const(1, 1), taken & ~passes.head.commit),
+            # each key takes a place in both, so that both are let go at once
+            ("first_keys", len(key), arrives & ~upper, key, self.key_taken),
+            ("last_keys", len(key), arrives & last, key, self.key_taken),
         ):
             m.submodules[f"{name}_queue"] = queue = queues[name] = SyncFIFO(width=width, depth=AHEAD)
             m.d.comb += [queue.w_en.eq(pushes), queue.w_data.eq(value), queue.r_en.eq(pops)]
@@ -305,6 +323,7 @@ class Prepare(wiring.Component):
             room.eq(queues["passes"].w_rdy), passes.as_value().eq(queues["passes"].r_data),
             self.o.valid.eq(queues["passes"].r_rdy & (queues["arrived"].r_rdy | passes.head.commit)),
             self.o.payload.eq(passes),
-            Cat(self.key.codes, self.key.scales).eq(queues["keys"].r_data),
+            Cat(self.key.codes[0], self.key.scales[0]).eq(queues["first_keys"].r_data),
+            Cat(self.key.codes[1], self.key.scales[1]).eq(queues["last_keys"].r_data),
             Value.cast(self.key.falls).eq(queues["falls"].r_data),
         ]

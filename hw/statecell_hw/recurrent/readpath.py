@@ -16,7 +16,7 @@ from statecell_hw.recurrent.backlog import Backlog
 from statecell_hw.recurrent.delay import delayed
 from statecell_hw.recurrent.error import Error
 from statecell_hw.recurrent.gain import least
-from statecell_hw.recurrent.operands import BELOW_BITS, HEAD, LOST_BITS, WIDE_BITS, state_row
+from statecell_hw.recurrent.operands import BELOW_BITS, HALVES, HEAD, LOST_BITS, WIDE_BITS, state_row
 from statecell_hw.recurrent.pipeline import Handover
 from statecell_hw.recurrent.readout import VECTORS, Readout, vector_geometry
 from statecell_hw.recurrent.share import Share
@@ -36,7 +36,8 @@ class ReadPath(wiring.Component):
     ``flags``, ``row``, ``v``, ``age`` and the operands as of :class:`RecurrentPath`, ``load``, ``load_ready`` and
     ``full`` as of :class:`Dot`. ``o_valid`` comes with ``o``, ``o_last`` with that of the last channel, ``o_latency``
     cycles after the row, or, with a log, one a cycle from ``log_latency`` cycles after the last row of the pass on, and
-    ``d_valid`` with ``d`` of these. ``d`` is there ``d_latency`` cycles after each row of a pass without log.
+    ``d_valid`` with ``d`` of these. ``d`` is there ``d_latency`` cycles after each row of a pass without log. With
+    halves o and d are those of a channel's second row, and d stands for two cycles.
 
     For a commit: ``codes`` and ``scales`` of a row ENTRY cycles after it, ``below``, the octaves that a logged key lies
     below the factor, LOAD cycles after its row. ``entered``: the ``head`` of the last ``first`` row, from the next
@@ -72,7 +73,7 @@ class ReadPath(wiring.Component):
             "v": In(signed(formats.VECTOR_BITS)),
             "load": In(QueryLoad(vector_geometry(g))),
             "load_ready": Out(1),
-            "full": Out(VECTORS),
+            "full": Out(HALVES * VECTORS),
             "head": In(HEAD),
             "entered": Out(HEAD),
             "codes": Out(signed(WIDE_BITS)).array(g.head_dim),
@@ -139,7 +140,8 @@ class ReadPath(wiring.Component):
         wiring.connect(m, wiring.flipped(self.load), readout.load)
         swap = here.row & here.first & ~here.commit
         m.d.comb += [
-            readout.valid.eq(flags[ENTRY].row),
+            readout.valid.eq(flags[ENTRY].row), readout.halves.eq(flags[ENTRY].halves),
+            readout.half.eq(flags[ENTRY].half),
             readout.swap.eq(swap),
             readout.mode.eq(head.mode),
             readout.halved.eq(head.halved),
@@ -199,7 +201,8 @@ class ReadPath(wiring.Component):
         with m.If(backlog.swap | direct_swap):
             m.d.sync += from_log.eq(backlog.swap)
         m.d.comb += [
-            error.valid.eq((of_state & ~now.log) | backlog.sums_valid), error.swap.eq(direct_swap | backlog.swap),
+            error.valid.eq((of_state & ~now.log & (now.half | ~now.halves)) | backlog.sums_valid),
+            error.swap.eq(direct_swap | backlog.swap),
             error.v.eq(Mux(from_log, backlog.sums.v, v)), error.r.eq(Mux(from_log, backlog.sums.r, readout.r)),
             error.o_rows.eq(Mux(from_log, backlog.sums.o, readout.o)),
             error.head.eq(Mux(from_log, backlog.sums_head.as_value(), head.as_value())),

@@ -165,7 +165,7 @@ class Snapshot(wiring.Component):
             StateFlag.DELTA: mode.delta, StateFlag.WIDE: mode.wide, StateFlag.RESIDUAL: mode.blind,
             StateFlag.FRESH: mode.fresh, StateFlag.SUPPLIED: mode.supplied, StateFlag.STOCHASTIC: mode.stochastic,
             StateFlag.ROTATE: held.rotate, StateFlag.LANE_DECAY: held.lane_decay,
-            StateFlag.DECAY_FIRST: held.decay_first, StateFlag.BONUS: held.bonus,
+            StateFlag.DECAY_FIRST: held.decay_first, StateFlag.BONUS: held.bonus, StateFlag.HALVES: held.halves,
         }
         values = {
             "flags": Cat(flag[f] for f in StateFlag), "feedback": mode.feedback, "shift": mode.shift,

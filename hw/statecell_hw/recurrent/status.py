@@ -29,12 +29,12 @@ the rows hold a state, and LANDED."""
 class SlotStatus(wiring.Component):
     """LANDED of each slot.
 
-    Rows of a pass over ``landing`` are written with ``write_valid``, ``write_row`` and ``renewed``; ``written`` comes
-    with the last of them, or in its place, and with ``noise``, the slot's next register, if that is written.
-    ``logged`` says that a token has gone to the log, with ``skips`` that it has not been logged. Either is ``landed``.
-    ``looks`` is looked up a cycle before ``noise_now``, ``shown_slot`` a cycle before ``shown``; the energy of a pass
-    is there ``settling`` cycles after it has landed. ``open_en`` sets those of ``open_slot`` to ``opened``. Reset keeps
-    them.
+    Rows of a pass over ``landing``, which stands from the cycle before its end, are written with ``write_valid``,
+    ``write_row`` and ``renewed``; ``written`` comes with the last of them, or in its place, and with ``noise``, the
+    slot's next register, if that is written. ``logged`` says that a token has gone to the log, with ``skips`` that it
+    has not been logged. Either is ``landed``. ``looks`` is looked up a cycle before ``noise_now``, ``shown_slot`` a
+    cycle before ``shown``; the energy of a pass is there ``settling`` cycles after it has landed. ``open_en`` sets
+    those of ``open_slot`` to ``opened``. Reset keeps them.
     """
 
     write_valid: Signal

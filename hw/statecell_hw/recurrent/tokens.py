@@ -14,7 +14,7 @@ from statecell.spec import formats, frame
 from statecell.spec.geometry import Geometry
 from statecell_hw.layouts import SCALE
 from statecell_hw.recurrent.factor import DECAY_BITS
-from statecell_hw.recurrent.operands import BAYS, ENTRIES, channel_limit, slot_layout
+from statecell_hw.recurrent.operands import BAYS, ENTRIES, HALVES, channel_limit, slot_layout
 
 PLACES = 8
 """Places in a bay of the words' memory, a vector each."""
@@ -51,8 +51,8 @@ def head_layout(geometry: Geometry, slots: int) -> data.StructLayout:
 
 
 class WordRead(wiring.Signature):
-    """Read port: ``data`` is the word of the cycle before. ``section``: Q, K, B or DECAYS; ``word`` counts modulo the
-    words of a vector, but for DECAYS.
+    """Read port: ``data`` is the word of the cycle before. ``section``: Q, K, B or DECAYS; ``word`` counts those of
+    both halves.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -77,8 +77,8 @@ class TokenBuffer(wiring.Component):
 
     ``head`` takes what precedes a token while a bay is free; ``commit`` has no payload, and is ``complete`` at once.
     The payload of others follows on ``i``: a block with beta and the decay, u32 each; with a decay per lane, those,
-    u32; q, k and, with a bonus, b, i16; the channels' values, i16; with supplied scales, their bytes, a channel's
-    groups together. Every part is padded to whole blocks.
+    u32; q, k and, with a bonus, b, i16, of both halves where there are two; the channels' values, i16; with supplied
+    scales, their bytes, a channel's groups together. Every part is padded to whole blocks.
 
     ``complete`` is high when all of it has come, until ``accept`` makes it a token; ``drop`` forgets what has come at
     any time. ``bad``: a decay of it is 0 or above 1.0, beta has more than its bits, an element of a vector is beyond
@@ -206,6 +206,7 @@ class TokenBuffer(wiring.Component):
             return (count + (per_block - 1)) >> exact_log2(per_block)
 
         length = Signal(len(index) + 1)
+        vector = Mux(config.halves, HALVES * g.vector_words, g.vector_words)
         values = blocks(config.channels, frame.BLOCK * 8 // formats.VECTOR_BITS)
         scales = blocks(config.channels, frame.BLOCK // g.groups)
         m.d.comb += last.eq(index == length - 1)
@@ -230,16 +231,16 @@ class TokenBuffer(wiring.Component):
                 m.d.comb += length.eq(2 * g.vector_words)
                 then(Section.Q)
             with m.Case(Section.Q):
-                m.d.comb += length.eq(g.vector_words)
+                m.d.comb += length.eq(vector)
                 then(Section.K)
             with m.Case(Section.K):
-                m.d.comb += length.eq(g.vector_words)
+                m.d.comb += length.eq(vector)
                 with m.If(config.bonus):
                     then(Section.B)
                 with m.Else():
                     then(Section.VALUES)
             with m.Case(Section.B):
-                m.d.comb += length.eq(g.vector_words)
+                m.d.comb += length.eq(vector)
                 then(Section.VALUES)
             with m.Case(Section.VALUES):
                 m.d.comb += length.eq(values * block_words)
@@ -293,7 +294,10 @@ class TokenBuffer(wiring.Component):
                 m.d.sync += Cat(scale.as_value() for scale in self.channels.scales).eq(word)
 
     def _place(self, section: Any, word: Value, bay: Value) -> Value:
-        """Address of a word: the decays, twice as many as a vector's words, have the upper places of a bay."""
+        """Address of a word: the decays, twice as many as a vector's words, have the upper places of a bay, and where
+        there are none of them the second halves.
+        """
         bits = exact_log2(self.geometry.vector_words)
         number = Value.cast(section)
-        return Cat(word[:bits], Mux(number[2], word[bits], number[0]), Mux(number[2], 0, number[1]), number[2], bay)
+        low, middle = Mux(number[2], word[bits], number[0]), Mux(number[2], 0, number[1])
+        return Cat(word[:bits], low, middle, number[2] | word[bits], bay)

@@ -21,10 +21,11 @@ from statecell_hw.recurrent.logger import Logger
 from statecell_hw.recurrent.operands import ENTRIES, slot_layout
 from statecell_hw.recurrent.outputs import Outputs
 from statecell_hw.recurrent.path import RecurrentPath
+from statecell_hw.recurrent.pipeline import late
 from statecell_hw.recurrent.prepare import Prepare
 from statecell_hw.recurrent.status import LANDED, STATUS, SlotStatus
 from statecell_hw.recurrent.tokens import TokenBuffer
-from statecell_hw.recurrent.walk import FLAGS, Walk
+from statecell_hw.recurrent.walk import Walk, stages
 
 
 class RecurrentUnit(wiring.Component):
@@ -40,8 +41,8 @@ class RecurrentUnit(wiring.Component):
 
     With two planes a channel's row lies at base + channel, high plane in the key bank, low one in the value bank, its
     scale marked as in a wide row; with one plane the rows of even channels lie in the key bank and those of odd ones in
-    the value bank, at base + channel / 2. The log of a slot follows its rows: keys, then values, in two planes.
-    ``banks`` reads ``read_latency`` cycles after ``read_en``.
+    the value bank, at base + channel / 2. With halves a channel has the rows of two such. The log of a slot follows its
+    rows: keys, then values, in two planes. ``banks`` reads ``read_latency`` cycles after ``read_en``.
 
     A row is read once a token, one channel a cycle, and written if there is no log; with one its rows are read as well.
     A commit reads the log, and for each channel the row and the keys. The next head's rows follow without a bubble
@@ -82,7 +83,7 @@ class RecurrentUnit(wiring.Component):
         self.path = RecurrentPath(g, multiplier=multiplier)
         self.walk = Walk(g, slots=slots, gap=self.path.gap)
         self.outputs, self.logger, self.bankrows = Outputs(g), Logger(g), BankRows(g)
-        self.landed, self.logged = SlotStatus(g, slots=slots), Ages(slots=slots)
+        self.slot_status, self.logged_ages = SlotStatus(g, slots=slots), Ages(slots=slots)
         super().__init__({
             "open_en": In(1),
             "open_slot": In(range(slots)),
@@ -120,7 +121,8 @@ class RecurrentUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
-        for name in ("tokens", "prepare", "path", "walk", "outputs", "logger", "bankrows", "landed", "logged"):
+        for name in ("tokens", "prepare", "path", "walk", "outputs", "logger", "bankrows", "slot_status",
+                     "logged_ages"):
             m.submodules[name] = getattr(self, name)
         tokens, prepare, walk = self.tokens, self.prepare, self.walk
         self._slots(m)
@@ -167,9 +169,9 @@ class RecurrentUnit(wiring.Component):
         m.d.sync += pending.eq(pending + (self.token.valid & self.token.ready) - self.drop
                                - self.walk.flags.last)
         # the last energy comes after the last row
-        settling = Signal(range(self.landed.settling + 1))
-        with m.If(self.landed.landed):
-            m.d.sync += settling.eq(self.landed.settling)
+        settling = Signal(range(self.slot_status.settling + 1))
+        with m.If(self.slot_status.landed):
+            m.d.sync += settling.eq(self.slot_status.settling)
         with m.Elif(settling != 0):
             m.d.sync += settling.eq(settling - 1)
         m.d.comb += self.idle.eq((pending == 0) & ~self.walk.busy & ~self.o.valid & (settling == 0))
@@ -180,18 +182,14 @@ class RecurrentUnit(wiring.Component):
         m.d.comb += [banks.read_en.eq(walk.fetch), banks.row.eq(walk.address)]
         # rows of the log are there whenever they are read
         stored = walk.current.stored | walk.flags.key | walk.flags.load | walk.flags.value
-        brought: Value = Cat(walk.flags.as_value(), stored, walk.swept)
-        for time in range(self.read_latency):
-            held = Signal(len(brought), name=f"flags_{time}")
-            m.d.sync += held.eq(brought)
-            brought = held
-        flags: Any = FLAGS(brought[:FLAGS.size])
-        stored, swept = brought[FLAGS.size], brought[FLAGS.size + 1:]
+        flags = stages(m, walk.flags, self.read_latency)[-1]
+        brought = self._later(m, Cat(stored, walk.swept), 0, "stored")
+        stored, swept = brought[0], brought[1:]
         channels = self.tokens.channels
         of_channel = self._later(m, Cat(channels.v, *(scale.as_value() for scale in channels.scales)),
                                  self.tokens.channel_latency, "channel")
         # tokens are prepared ahead of the rows, ages not
-        logged, current = self.logged, walk.current
+        logged, current = self.logged_ages, walk.current
         wiring.connect(m, wiring.flipped(self.ages), logged.access)
         m.d.comb += [
             logged.logs.eq(walk.flags.first & current.head.log), logged.lost.eq(current.head.lost[1]),
@@ -237,12 +235,13 @@ class RecurrentUnit(wiring.Component):
             logger.place.value.eq(walk.log_row + current.entries + current.config.interval),
             logger.valid.eq(path.d_valid), logger.d.eq(path.d),
         ]
-        place = delayed(m, Cat(walk.home, walk.channel[0], walk.current.config.mode.wide),
-                        self._row_time + path.latency, "place")
+        place = late(m, walk.flags.halves, Cat(walk.home, walk.odd, walk.current.config.mode.wide), "late_place")
+        place = delayed(m, place, self._row_time + path.latency, "place")
         # no row of a state is written while a token with a log is under way
         logs, rows = logger.write_en, self.bankrows
         m.d.comb += [
-            rows.write_en.eq(path.write_valid | logs), rows.write_odd.eq(place[-2]), rows.write_wide.eq(place[-1] | logs),
+            rows.write_en.eq(path.write_valid | logs), rows.write_odd.eq(place[-2]),
+            rows.write_wide.eq(place[-1] | logs),
             rows.write.as_value().eq(Mux(logs, logger.write_row.as_value(), path.write_row.as_value())),
             banks.write_row.eq(Mux(logs, logger.row, place[:-2])),
             banks.write_key_en.eq(rows.write_key_en), banks.write_value_en.eq(rows.write_value_en),
@@ -251,7 +250,7 @@ class RecurrentUnit(wiring.Component):
 
     def _status(self, m: Module) -> None:
         """Registers of the slots, changed as a pass lands."""
-        path, walk, logger, status = self.path, self.walk, self.logger, self.landed
+        path, walk, logger, status = self.path, self.walk, self.logger, self.slot_status
         m.d.comb += [
             status.write_valid.eq(path.write_valid), status.write_row.eq(path.write_row),
             *(a.eq(b) for a, b in zip(status.renewed, path.renewed, strict=True)),

@@ -26,9 +26,9 @@ class Update(wiring.Component):
     ``high``, ``low`` and ``fall`` (one a group) come with ``valid``, ``gain`` (one a group) ``gain_lead`` cycles later;
     ``lanes``, UPDATE_BITS with UPDATE_FRACTION, follow ``latency`` cycles after ``valid``; interval 1. With ``entry``,
     what comes is a logged key, ``high`` and ``low`` its codes, and ``lanes`` are those of the row before with the gains
-    times all keys since; else it is a row of the state, whose gain meets ``key``, or 0 with ``bare``. ``feedback`` is
-    that of the rows from the cycle after ``swap`` on and must hold for MIN_ROWS cycles; ``key`` must hold from ``swap``
-    until ``key_taken`` is high for a cycle.
+    times all keys since; else it is a row of the state, whose gain meets the first or, with ``half``, the second half
+    of ``key``, or 0 with ``bare``. ``feedback`` is that of the rows from the cycle after ``swap`` on and must hold for
+    MIN_ROWS cycles; ``key`` must hold from ``swap`` until ``key_taken`` is high for a cycle.
     """
 
     valid: Signal
@@ -38,6 +38,7 @@ class Update(wiring.Component):
     gain: list[Signal]
     entry: Signal
     bare: Signal
+    half: Signal
     swap: Signal
     feedback: Signal
     key: Any
@@ -55,6 +56,7 @@ class Update(wiring.Component):
             "gain": In(signed(formats.GAIN_BITS)).array(g.groups),
             "entry": In(1),
             "bare": In(1),
+            "half": In(1),
             "swap": In(1),
             "feedback": In(formats.FEEDBACK_FRACTION + 1),
             "key": In(key_layout(g)),
@@ -85,6 +87,7 @@ class Update(wiring.Component):
         product_time = self.gain_lead + self._product_levels
         entries = [pipe.carry(0, self.entry, stage, f"entry_{stage}") for stage in (self.gain_lead, product_time)]
         bare = pipe.carry(0, self.bare, self.gain_lead, "bare")
+        half = pipe.carry(0, self.half, self.gain_lead, "half")
         gains: list[list[Value]] = []
         for group, gain in enumerate(self.gain):
             gains.append([Mux(bare & ~entries[0], 0, gain).as_signed()])
@@ -104,7 +107,9 @@ class Update(wiring.Component):
             start = pipe.hold(1, start >> fall, f"start_{lane}")
             own_code = self.high[lane].shift_left(formats.CODE_BITS) + self.low[lane]
             own_code = pipe.carry(0, own_code[:WIDE_BITS].as_signed(), self.gain_lead, f"code_{lane}")
-            code = Mux(entries[0], own_code, head.at(self.gain_lead, self.key.codes[lane], f"key_{lane}")).as_signed()
+            first, second = (head.at(self.gain_lead, codes[lane], f"key_{lane}_{n}")
+                             for n, codes in enumerate(self.key.codes))
+            code = Mux(entries[0], own_code, Mux(half, second, first)).as_signed()
             product: Value | None = None
             for stage in range(self._product_levels):
                 at = self.gain_lead + stage

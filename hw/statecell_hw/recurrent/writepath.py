@@ -32,8 +32,8 @@ Scalars = Callable[[int, str], Any]
 class WritePath(wiring.Component):
     """Update and re-quantisation of rows; docs/numerics.md, 8.4 to 8.7.
 
-    ``flags``, ``row``, ``swept``, ``supplied``, ``key`` and ``key_taken`` as of :class:`RecurrentPath`. ``head`` is that
-    of the rows from the cycle after a ``first`` row on and must hold for MIN_ROWS cycles. ``d`` (RECUR_BITS,
+    ``flags``, ``row``, ``swept``, ``supplied``, ``key`` and ``key_taken`` as of :class:`RecurrentPath`. ``head`` is
+    that of the rows from the cycle after a ``first`` row on and must hold for MIN_ROWS cycles. ``d`` (RECUR_BITS,
     RECUR_FRACTION) comes ``d_time`` cycles after its row; of the rows of a log that a commit loads ``codes`` and
     ``scales`` ENTRY and ``below`` LOAD cycles after the row, as :class:`ReadPath` gives them.
 
@@ -137,9 +137,10 @@ class WritePath(wiring.Component):
         now, before = flags[self._gain_time], flags[self._gain_time - 1]
         state = now.row & ~now.key & ~now.value & ~now.load
         m.d.comb += [
-            gain.valid.eq(now.row), gain.d.eq(self.d), gain.swap.eq(before.row & before.first),
+            gain.valid.eq(now.row), gain.half.eq(now.half), gain.d.eq(self.d), gain.swap.eq(before.row & before.first),
             gain.octaves.eq(head.octaves), gain.shift.eq(head.mode.shift),
-            *(a.eq(b) for a, b in zip(gain.key, self.key.scales, strict=True)),
+            *(a.eq(b) for half, scales in zip(gain.key, self.key.scales, strict=True)
+              for a, b in zip(half, scales, strict=True)),
             Cat(s.as_value() for s in gain.scales).eq(scales),
             fold.valid.eq(state & now.commit), fold.key_valid.eq(now.row & now.key & now.commit),
             fold.swap.eq(gain.swap), fold.octaves.eq(head.octaves), fold.shift.eq(head.mode.shift),
@@ -169,7 +170,7 @@ class WritePath(wiring.Component):
         m.d.comb += [
             Cat(*update.high, *update.low).eq(codes),
             update.valid.eq(now.row), update.swap.eq(before.row & before.first),
-            update.entry.eq(now.key & now.commit), update.bare.eq(now.commit),
+            update.entry.eq(now.key & now.commit), update.half.eq(now.half), update.bare.eq(now.commit),
             update.feedback.eq(scalars(self._update_time, "update_head").mode.feedback),
             update.key.eq(self.key),
             self.key_taken.eq(update.key_taken & ~taking.log & ~taking.commit),

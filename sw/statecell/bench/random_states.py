@@ -29,10 +29,10 @@ def every_mode(rotated: bool) -> list[Mode]:
 
 
 def random_heads(modes: Sequence[Mode], rule: Rule, g: Geometry, generator: torch.Generator, *, channels: int,
-                 lane_decay: bool) -> State:
+                 lane_decay: bool, halves: int = 1) -> State:
     """Empty states, one a mode, with any error feedback and noise and a shift of 0 to 3."""
     count = len(modes)
-    return new_state(modes, rule, g, channels=channels, lane_decay=lane_decay,
+    return new_state(modes, rule, g, channels=channels, halves=halves, lane_decay=lane_decay,
                      feedback=torch.randint(0, 17, (count,), generator=generator),
                      shift=torch.randint(0, 4, (count,), generator=generator),
                      seed=torch.randint(1, 1 << 32, (count,), generator=generator))
@@ -42,7 +42,7 @@ def random_token(state: State, generator: torch.Generator, *, frozen: float = 0.
     """Keys and values of many sizes, saturated and zero ones, decays from 2^-24 to 1, beta up to its largest; some
     tokens frozen, if the share ``frozen`` is not 0.
     """
-    h, r, d = state.heads, state.channels, state.geometry.head_dim
+    h, r, d = state.heads, state.channels, state.width
 
     def vector(width: int) -> Tensor:
         size = 2.0 ** torch.randint(0, 16, (h, 1), generator=generator)
@@ -82,7 +82,7 @@ def head_mode(state: State, head: int, first_page: int = 0, *, bonus: bool) -> S
 def pages(state: State, head: int) -> int:
     """Pages that a head takes, its log included."""
     mode = state.modes.each[head]
-    rows = state.channels * mode.planes // 2 + (2 * mode.interval if mode.interval > 1 else 0)
+    rows = state.halves * state.channels * mode.planes // 2 + (2 * mode.interval if mode.interval > 1 else 0)
     return -(-rows // state.geometry.page_rows)
 
 

@@ -147,17 +147,17 @@ def _drawn(modes: Sequence[Mode], kind: Kind, logs: bool, sequence: int, generat
 
 
 def compare(device: Device, kind: Kind, sequences: Sequence[Sequence[Mode]], *, steps: int, generator: torch.Generator,
-            channels: int | None = None, name: str = "") -> tuple[Tensor, State]:
+            channels: int | None = None, halves: int = 1, name: str = "") -> tuple[Tensor, State]:
     """Sequences of ``steps`` tokens of new heads in as many modes each, full logs committed and every log now and then.
 
     The model takes all sequences in step, the device one after the other, _ROUND tokens in one exchange; after each its
-    registers and raw rows are compared. channels: 16, or the device's lanes with a log, unless given. Returns the
-    outputs [heads, steps, channels] and the state after them. Raises DifferenceError.
+    registers and raw rows are compared. channels: 16, or the device's lanes with a log, unless given; halves: of
+    the keys. Returns the outputs [heads, steps, channels] and the state after them. Raises DifferenceError.
     """
     g, modes = device.geometry, [mode for sequence in sequences for mode in sequence]
     logs = any(mode.interval > 1 for mode in modes)
     state = random_heads(modes, kind.rule, g, generator, channels=channels or (g.head_dim if logs else 16),
-                         lane_decay=kind.lanes)
+                         lane_decay=kind.lanes, halves=halves)
     width = len(sequences[0])
     lots = [range(at, at + width) for at in range(0, state.heads, width)]
     opening = [head_modes(state, lot, bonus=kind.bonus) for lot in lots]
@@ -200,7 +200,7 @@ def _same(device: Device, slot: int, state: State, head: int, first_page: int, k
     raw, size = pack(state.rows(head), state.geometry), state.geometry.row_bytes
     pairs = [raw[at:at + size] for at in range(0, len(raw), size)]
     even, odd = b"".join(pairs[::2]), b"".join(pairs[1::2])
-    rows = device.read_rows(slot, 0, state.channels // (3 - mode.planes))
+    rows = device.read_rows(slot, 0, state.halves * state.channels // (3 - mode.planes))
     if (status.mode != head_mode(state, head, first_page, bonus=kind.bonus)
             or status.factors.tolist() != state.factor[head].tolist()
             or (registers.skipped, registers.rescaled, registers.energy, registers.lost) != mine

@@ -239,6 +239,8 @@ class StateFlag(enum.IntFlag):
     """The read-out sees the decayed state."""
     BONUS = 512
     """Tokens bring b."""
+    HALVES = 1024
+    """Keys have two halves of head_dim lanes, and a channel two rows; not with LANE_DECAY, SUPPLIED or a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,9 +249,10 @@ class StateMode:
 
     ``feedback``: sixteenths of the low plane that an update takes, 0 to 16, 16 unless RESIDUAL. ``shift``: state shift,
     0 to 15. ``channels``: value channels, a multiple of 8 from 16 to twice head_dim. ``first_page``: the state lies in
-    the whole pages from this one on, ``channels`` rows of both banks, or half as many with one plane, and two more for
-    each token of a log. ``interval``: tokens from one write-back to the next, 1 to 128; more than 1 keep a log, which
-    needs as many channels as lanes and neither LANE_DECAY nor SUPPLIED. ``seed``: noise register, not 0.
+    the whole pages from this one on, ``channels`` rows of both banks, half as many with one plane, twice as many with
+    HALVES, and two more for each token of a log. ``interval``: tokens from one write-back to the next, 1 to 128; more
+    than 1 keep a log, which needs as many channels as lanes and none of LANE_DECAY, SUPPLIED and HALVES. ``seed``:
+    noise register, not 0.
     """
 
     flags: StateFlag

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,38 @@ def test_dot_products_of_two_query_sets(name: str, multiplier: Multiplier) -> No
                     expected = (query.codes * past).unflatten(-1, (g.groups, g.group)).sum(-1)
                     assert [[ctx.get(d) for d in lane] for lane in dut.dots] == expected.tolist()
                 await ctx.tick()
+
+    simulate(dut, bench, max_cycles=1000)
+
+
+@pytest.mark.parametrize("multiplier", ["native", "gated", "mixed"])
+def test_rows_meet_one_of_two_sets_side_by_side(multiplier: Multiplier) -> None:
+    g = replace(config("tiny"), lanes=4)
+    dut = Dot(g, multiplier=multiplier, sets=2)
+    generator = torch.Generator().manual_seed(3)
+    low, high = -(1 << (g.effective_bits - 1)), (1 << (g.effective_bits - 1)) - 1
+    rows = torch.randint(low, high + 1, (40, g.head_dim), generator=generator)
+    uppers = torch.randint(0, 2, (40,), generator=generator).tolist()
+    query = random_queries(g, g.lanes, generator)
+
+    async def bench(ctx: Any) -> None:
+        for lane in range(g.lanes):
+            await load(ctx, dut, lane, query)
+        ctx.set(dut.swap, 1)
+        await ctx.tick()
+        ctx.set(dut.swap, 0)
+        for cycle in range(len(rows) + dut.latency):
+            ctx.set(dut.valid, cycle < len(rows))
+            if cycle < len(rows):
+                ctx.set(dut.upper, uppers[cycle])
+                for port, value in zip(dut.codes, rows[cycle].tolist(), strict=True):
+                    ctx.set(port, value)
+            past = cycle - dut.latency
+            if past >= 0:
+                met = query.codes[2 * uppers[past]:2 * uppers[past] + dut.products]
+                expected = (met * rows[past]).unflatten(-1, (g.groups, g.group)).sum(-1)
+                assert [[ctx.get(d) for d in lane] for lane in dut.dots] == expected.tolist()
+            await ctx.tick()
 
     simulate(dut, bench, max_cycles=1000)
 

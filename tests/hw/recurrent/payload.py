@@ -18,7 +18,8 @@ def slot_fields(state: State, head: int, base: int, *, bonus: bool = True) -> di
     return {
         "mode": mode_fields(state, head), "rotate": int(state.modes.rotate[head]),
         "lane_decay": int(state.factor.shape[1] > 1), "decay_first": int(state.rule.decay_first), "bonus": int(bonus),
-        "base": base, "channels": state.channels, "interval": int(state.modes.interval[head]),
+        "halves": state.halves - 1, "base": base, "channels": state.channels,
+        "interval": int(state.modes.interval[head]),
     }
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from statecell.model.quantise import Queries
 from statecell.model.recurrent.state import State
 from statecell.spec import formats
+from statecell_hw.recurrent.readout import VECTORS
 from tests.hw.recurrent.states import Operands
 
 
@@ -44,27 +45,32 @@ def head_fields(state: State, operands: Operands, beta: Tensor, head: int) -> di
 
 
 def key_fields(state: State, operands: Operands, head: int) -> dict[str, Any]:
-    """A head's key as key_layout has it."""
+    """A head's key as key_layout has it; one half takes the places of both."""
     d = state.geometry.head_dim
     falls = operands.octaves[head].clamp(max=formats.UPDATE_BITS).tolist()
+    codes = operands.codes[head].reshape(state.halves, d).tolist()
+    scales = [scale_list(half) for half in operands.scales[head].reshape(state.halves, -1)]
     return {
-        "codes": operands.codes[head].flatten().tolist(), "scales": scale_list(operands.scales[head]),
+        "codes": [codes[0], codes[-1]], "scales": [scales[0], scales[-1]],
         "falls": falls if len(falls) == d else [0] * d,
     }
 
 
 def row_fields(state: State, head: int, channel: int) -> dict[str, Any]:
-    """A row as state_row has it."""
-    high = state.high[head, channel].flatten()
-    low = state.codes[head, channel].flatten() - (high << formats.CODE_BITS)
-    return {"high": high.tolist(), "low": low.tolist(), "scales": scale_list(state.scales[head, channel])}
+    """A row, half of a channel where there are two of it, as state_row has it."""
+    channel, half = divmod(channel, state.halves)
+    of_half = slice(half * state.geometry.groups, (half + 1) * state.geometry.groups)
+    high = state.high[head, channel, of_half].flatten()
+    low = state.codes[head, channel, of_half].flatten() - (high << formats.CODE_BITS)
+    return {"high": high.tolist(), "low": low.tolist(), "scales": scale_list(state.scales[head, channel, of_half])}
 
 
 def set_load(ctx: Any, load: Any, lane: int, query: Queries, head: int) -> None:
-    """Offer a head's quantised vector to a lane of the dot unit."""
+    """Offer a head's q or k, or its second half, to a lane of the dot unit."""
+    half, vector = divmod(lane, VECTORS)
     ctx.set(load.valid, 1 << lane)
     ctx.set(load.lane, lane)
-    ctx.set(load.codes, query.codes[head].tolist())
-    ctx.set(load.sign, int(query.sign[head] < 0))
-    ctx.set(load.mantissa, int(query.mantissa[head]) - 8)
-    ctx.set(load.exponent, int(query.exponent[head]))
+    ctx.set(load.codes, query.codes[head, vector, half].tolist())
+    ctx.set(load.sign, int(query.sign[head, vector, half] < 0))
+    ctx.set(load.mantissa, int(query.mantissa[head, vector, half]) - 8)
+    ctx.set(load.exponent, int(query.exponent[head, vector, half]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statecell.model import quantise, rotate
+from statecell.model import quantise
 from statecell.model.recurrent import factor, log
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule
+from statecell.model.recurrent.readout import queries
 from statecell.model.recurrent.state import State, new_state
 from statecell.model.recurrent.writeback import Update
 from statecell.spec import formats
@@ -16,16 +17,17 @@ from statecell.spec.geometry import Geometry
 
 
 def random_state(modes: list[Mode], rule: Rule, g: Geometry, generator: torch.Generator, *, channels: int,
-                 lane_decay: bool) -> State:
+                 lane_decay: bool, halves: int = 1) -> State:
     """Full-range codes and scales (some rows 0 or saturated), any shift and feedback, factors from 1.0 to 2.0."""
     heads = len(modes)
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high + 1, shape, generator=generator)
 
-    state = new_state(modes, rule, g, channels=channels, lane_decay=lane_decay, feedback=integers(0, 16, heads),
-                      shift=integers(0, formats.STATE_SHIFT_MAX, heads), seed=integers(1, 2**32 - 1, heads))
-    size = (heads, channels, g.groups, g.group)
+    state = new_state(modes, rule, g, channels=channels, halves=halves, lane_decay=lane_decay,
+                      feedback=integers(0, 16, heads), shift=integers(0, formats.STATE_SHIFT_MAX, heads),
+                      seed=integers(1, 2**32 - 1, heads))
+    size = tuple(state.codes.shape)
     codes = integers(formats.WIDE_MIN, formats.WIDE_MAX, *size)
     kind = integers(0, 9, heads, channels, 1, 1)
     codes = torch.where(kind == 0, 0, torch.where(kind == 1, formats.WIDE_MIN, codes))
@@ -33,15 +35,15 @@ def random_state(modes: list[Mode], rule: Rule, g: Geometry, generator: torch.Ge
     narrow = (codes + 8 >> formats.CODE_BITS).clamp(formats.CODE_MIN, formats.CODE_MAX) << formats.CODE_BITS
     state.codes = torch.where(state.modes.wide[:, None, None, None], codes, narrow).to(torch.int32)
     around = integers(0, 14, heads, 1, 1)
-    exponent = (around + integers(-2, 2, heads, channels, g.groups)).clamp(0, 14)
+    exponent = (around + integers(-2, 2, *state.scales.shape)).clamp(0, 14)
     state.scales = (exponent << 3) + integers(0, 7, *exponent.shape) + 128 * integers(0, 1, *exponent.shape)
     state.factor = integers(1 << 23, (1 << 24) - 1, *state.factor.shape)
     return state
 
 
 class Operands:
-    """What the vector side hands to the rows, for one token of all heads: ``query`` and ``key_query`` (q and k times
-    half the factor, as queries), ``codes`` [H, groups, group] and ``scales`` [H, groups] of the key, ``mix``,
+    """What the vector side hands to the rows, for one token of all heads: ``query`` (q and k times half the factor, as
+    `readout.queries` has them), ``codes`` [H, groups, group] and ``scales`` [H, groups] of the key, ``mix``,
     ``octaves`` [H, 1 or d], ``lost`` [H, 2], the octaves that the rows lie below the factors of q and of k, and the
     ``frozen`` heads.
     """
@@ -52,11 +54,10 @@ class Operands:
         lost = torch.zeros_like(state.lost)
         if after.shape[1] == 1:
             after, lost = whole, self.octaves[:, 0]
-        turn = state.modes.rotate[:, None]
-        q, k = (torch.where(turn, rotate.forward(x, state.geometry), x) for x in (token.q, token.k))
+        q, k = state.turned(token.q), state.turned(token.k)
         first = state.rule.decay_first
-        self.query = quantise.queries(factor.times_half(q, after if first else state.factor), state.geometry)
-        self.key_query = quantise.queries(factor.times_half(k, after), state.geometry)
+        self.query = queries(state, torch.stack(
+            [factor.times_half(q, after if first else state.factor), factor.times_half(k, after)], 1))
         self.lost = torch.stack([state.lost + (lost if first else 0), state.lost + lost], 1)
         codes, scales = quantise.wide_codes(factor.divided(k, whole), state.geometry)
         self.codes, self.scales = codes, scales.squeeze(-1)

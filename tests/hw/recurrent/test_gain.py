@@ -9,6 +9,7 @@ import pytest
 
 from statecell.spec.geometry import config
 from statecell_hw.recurrent.gain import Gain
+from statecell_hw.recurrent.operands import HALVES
 from statecell_hw.recurrent.pipeline import MIN_ROWS
 from tests.hw.recurrent.drive import heads_bench
 from tests.hw.recurrent.ports import scale_fields
@@ -27,18 +28,19 @@ def test_gains_and_working_exponents(name: str) -> None:
         return rng.choice((0, 127 - 8, 128, rng.randrange(120) + 128 * rng.randrange(2)))
 
     heads = [(rng.choice((0, 1, 23, rng.randrange(24))), rng.choice((0, 15, rng.randrange(16))),
-              [scale() for _ in range(g.groups)]) for _ in range(HEADS)]
+              [[scale() for _ in range(g.groups)] for _ in range(HALVES)]) for _ in range(HEADS)]
     top = (1 << 23) - 1
     rows = {(head, row): ([scale() for _ in range(g.groups)],
                           rng.choice((top, -top - 1, 0, 1, -1, 1 << rng.randrange(23), rng.randint(-top, top))))
             for head in range(HEADS) for row in range(MIN_ROWS)}
+    halves = {place: rng.randrange(HALVES) for place in rows}
     raises = set()
 
     def expected(head: int, row: int, group: int) -> tuple[int, int, int]:
         """(octaves raised, working exponent, gain): docs/numerics.md, 8.4."""
         octaves, shift, keys = heads[head]
         scales, d = rows[head, row]
-        key, own = keys[group], scales[group]
+        key, own = keys[halves[head, row]][group], scales[group]
         sign = (-1) ** ((key >> 7) + (own >> 7))
         a = sign * d * (8 + key % 8) * round(Fraction(1 << 18, 8 + own % 8))
         exponent = max(0, (own >> 3 & 15) - octaves)
@@ -51,10 +53,12 @@ def test_gains_and_working_exponents(name: str) -> None:
     def operands(ctx: Any, head: int) -> None:
         ctx.set(dut.octaves, heads[head][0])
         ctx.set(dut.shift, heads[head][1])
-        for port, byte in zip(dut.key, heads[head][2], strict=True):
-            ctx.set(port, scale_fields(byte))
+        for half, scales in zip(dut.key, heads[head][2], strict=True):
+            for port, byte in zip(half, scales, strict=True):
+                ctx.set(port, scale_fields(byte))
 
     def set_scales(ctx: Any, head: int, row: int) -> None:
+        ctx.set(dut.half, halves[head, row])
         for port, byte in zip(dut.scales, rows[head, row][0], strict=True):
             ctx.set(port, scale_fields(byte))
 

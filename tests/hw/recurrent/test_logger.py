@@ -63,7 +63,7 @@ def test_rows_of_tokens(name: str) -> None:
         writes: list[tuple[int, int]] = []
         while True:
             number = min(len(landings), TOKENS - 1)
-            ctx.set(dut.key, {"codes": keys[number].tolist(), "scales": scale_list(key_scales[number]),
+            ctx.set(dut.key, {"codes": [keys[number].tolist()] * 2, "scales": [scale_list(key_scales[number])] * 2,
                               "falls": [0] * g.head_dim})
             if ctx.get(dut.write_en):
                 writes.append((ctx.get(dut.row), ctx.get(dut.write_row.as_value())))

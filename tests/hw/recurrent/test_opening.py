@@ -17,7 +17,7 @@ def modes(limit: int, rng: random.Random, count: int) -> list[StateMode]:
     """Good modes, half of them spoilt in one field or one pair of flags."""
     out = []
     for _ in range(count):
-        flags = StateFlag(rng.randrange(1024))
+        flags = StateFlag(rng.randrange(2048))
         fields: dict[str, int] = {
             "feedback": rng.randint(0, 16) if flags & StateFlag.RESIDUAL else 16, "shift": rng.randrange(16),
             "channels": rng.choice((16, limit, 8 * rng.randint(2, limit // 8))), "first_page": rng.randrange(30),
@@ -26,13 +26,24 @@ def modes(limit: int, rng: random.Random, count: int) -> list[StateMode]:
         if rng.random() < 0.4:
             fields |= {"interval": rng.choice((2, 32, 128)), "channels": limit // 2}
             if rng.random() < 0.8:
-                flags &= ~(StateFlag.LANE_DECAY | StateFlag.SUPPLIED)
+                flags &= ~NOT_LOGGED
+        elif rng.random() < 0.6:
+            flags &= ~(StateFlag.LANE_DECAY | StateFlag.SUPPLIED)
         if rng.random() < 0.5:
             fields[rng.choice([*fields])] = rng.choice((0, 1, 8, 17, 20, limit + 8, 129, 0xFFFF))
         if rng.random() < 0.1:
-            flags = StateFlag(1 << rng.randrange(10, 16))
+            flags = StateFlag(1 << rng.randrange(11, 16))
         out.append(StateMode(flags=flags, **fields))
     return out
+
+
+NOT_LOGGED = StateFlag.LANE_DECAY | StateFlag.SUPPLIED | StateFlag.HALVES
+
+
+def takes(mode: StateMode) -> int:
+    """Rows of the state and its log."""
+    rows = mode.channels if mode.flags & StateFlag.WIDE else mode.channels // 2
+    return rows * (1 + bool(mode.flags & StateFlag.HALVES)) + logged(mode)
 
 
 def logged(mode: StateMode) -> int:
@@ -43,16 +54,16 @@ def logged(mode: StateMode) -> int:
 def is_bad(mode: StateMode, rows: int, page_rows: int, limit: int) -> bool:
     """The contract in software."""
     f = mode.flags
-    pairs = [StateFlag.FRESH | StateFlag.SUPPLIED, StateFlag.ROTATE | StateFlag.LANE_DECAY]
-    takes = (mode.channels if f & StateFlag.WIDE else mode.channels // 2) + logged(mode)
-    log = mode.interval > 1 and (mode.channels != limit // 2 or bool(f & (StateFlag.LANE_DECAY | StateFlag.SUPPLIED)))
+    pairs = [StateFlag.FRESH | StateFlag.SUPPLIED, StateFlag.ROTATE | StateFlag.LANE_DECAY,
+             StateFlag.HALVES | StateFlag.LANE_DECAY, StateFlag.HALVES | StateFlag.SUPPLIED]
+    log = mode.interval > 1 and (mode.channels != limit // 2 or bool(f & NOT_LOGGED))
     feedback = range(17) if f & StateFlag.RESIDUAL else (16,)
     return (
-        int(f) >= 1024 or any(f & pair == pair for pair in pairs)
+        int(f) >= 2048 or any(f & pair == pair for pair in pairs)
         or bool(f & StateFlag.RESIDUAL and not f & StateFlag.WIDE) or mode.feedback not in feedback
         or mode.shift > 15 or not 16 <= mode.channels <= limit or mode.channels % 8 != 0
         or not 1 <= mode.interval <= 128 or log
-        or mode.seed == 0 or mode.first_page * page_rows + takes > rows
+        or mode.seed == 0 or mode.first_page * page_rows + takes(mode) > rows
     )
 
 
@@ -86,15 +97,16 @@ def test_modes_are_checked_and_unpacked(name: str) -> None:
         for field, flag in names.items():
             assert ctx.get(dut.config.mode[field]) == int(bool(f & flag)), field
         for field, flag in (("rotate", StateFlag.ROTATE), ("lane_decay", StateFlag.LANE_DECAY),
-                            ("decay_first", StateFlag.DECAY_FIRST), ("bonus", StateFlag.BONUS)):
+                            ("decay_first", StateFlag.DECAY_FIRST), ("bonus", StateFlag.BONUS),
+                            ("halves", StateFlag.HALVES)):
             assert ctx.get(dut.config[field]) == int(bool(f & flag)), field
-        d, r = g.head_dim, mode.channels
+        d, r, key = g.head_dim, mode.channels, 2 * g.head_dim * (1 + bool(f & StateFlag.HALVES))
         assert ctx.get(dut.config.mode.feedback) == mode.feedback and ctx.get(dut.config.mode.shift) == mode.shift
         assert ctx.get(dut.config.base) == mode.first_page * g.page_rows and ctx.get(dut.config.channels) == r
         assert ctx.get(dut.noise) == mode.seed
-        assert ctx.get(dut.rows) == (r if f & StateFlag.WIDE else r // 2) + logged(mode)
+        assert ctx.get(dut.rows) == takes(mode)
         assert ctx.get(dut.interval) == ctx.get(dut.config.interval) == mode.interval
-        sizes = [16, 2 * d, 2 * d, 2 * r] + [4 * d] * bool(f & StateFlag.LANE_DECAY) + [2 * d] * bool(
+        sizes = [16, key, key, 2 * r] + [4 * d] * bool(f & StateFlag.LANE_DECAY) + [key] * bool(
             f & StateFlag.BONUS) + [r * g.groups] * bool(f & StateFlag.SUPPLIED)
         assert ctx.get(dut.blocks) == sum(-(-size // 16) for size in sizes)
         assert ctx.get(dut.outputs) == r // 4

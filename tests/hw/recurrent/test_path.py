@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import random
 from typing import Any
 
 import pytest
 import torch
+from amaranth.hdl import Const
 
-from statecell.bench.random_states import every_mode, random_scales, random_token
-from statecell.model.recurrent import integer
-from statecell.model.recurrent.mode import Rule
-from statecell.model.recurrent.state import State
+from statecell.bench.random_states import every_mode
+from statecell.model.recurrent.mode import Rule, Scales
 from statecell.spec.geometry import Geometry, config
 from statecell_hw.array.multiply import Multiplier
+from statecell_hw.recurrent import path
 from statecell_hw.recurrent.path import RecurrentPath
 from statecell_hw.recurrent.pipeline import MIN_ROWS
-from tests.hw.recurrent.ports import head_fields, key_fields, row_fields, scale_list, set_load
-from tests.hw.recurrent.states import Operands, random_state
+from statecell_hw.recurrent.readout import Readout
+from tests.hw.recurrent.play import Play
+from tests.hw.recurrent.ports import row_fields
+from tests.hw.recurrent.states import random_state
 from tests.hw.streams import simulate
 
 CASES = [
@@ -29,86 +29,36 @@ CASES = [
 ]
 
 
-class Play:
-    """Drives the path with one token of every head, in turn, and checks each output and row."""
-
-    def __init__(self, dut: RecurrentPath, state: State, generator: torch.Generator, pause: float) -> None:
-        self.dut, self.before, self.rng, self.pause = dut, state, random.Random(1), pause
-        self.token, self.scales = random_token(state, generator), random_scales(state, generator)
-        self.operands = Operands(state, self.token)
-        self.after = copy.deepcopy(state)
-        self.o = integer.step(self.after, self.token, scales=self.scales)
-        self.issued: dict[int, tuple[int, int]] = {}  # by cycle
-        self.cycle = 0
-        self.checked = 0
-
-    async def vectors(self, ctx: Any) -> None:
-        """Load each head's vectors as soon as there is room."""
-        for head in range(self.before.heads):
-            for lane, query in enumerate((self.operands.query, self.operands.key_query)):
-                set_load(ctx, self.dut.load, lane, query, head)
-                ctx.set(self.dut.load.valid, 0)
-                while not ctx.get(self.dut.load_ready):
-                    await ctx.tick()
-                set_load(ctx, self.dut.load, lane, query, head)
-                await ctx.tick()
-                ctx.set(self.dut.load.valid, 0)
-
-    async def keys(self, ctx: Any) -> None:
-        """Show each head's key until it is taken."""
-        for head in range(self.before.heads):
-            ctx.set(self.dut.key, key_fields(self.before, self.operands, head))
-            await ctx.tick().until(self.dut.key_taken)
-
-    async def rows(self, ctx: Any) -> None:
-        """Issue the rows of all heads."""
-        dut, state = self.dut, self.before
-        while ctx.get(dut.full) != 3:
-            await ctx.tick()
-        for head in range(state.heads):
-            for channel in range(state.channels):
-                while self.rng.random() < self.pause:
-                    await ctx.tick()
-                ctx.set(dut.flags, {"row": 1, "first": channel == 0, "last": channel == state.channels - 1, "ends": 1,
-                                    "opens": channel == 0})
-                ctx.set(dut.row, row_fields(state, head, channel))
-                ctx.set(dut.v, int(self.token.v[head, channel]))
-                for port, byte in zip(dut.supplied, scale_list(self.scales[head, channel]), strict=True):
-                    ctx.set(port, byte)
-                if channel == 0:
-                    ctx.set(dut.head, head_fields(state, self.operands, self.token.beta, head))
-                self.issued[self.cycle + 1] = head, channel  # the watcher counts later in the cycle
-                await ctx.tick()
-                ctx.set(dut.flags, {})
-            for _ in range(dut.gap):
-                await ctx.tick()
-        for _ in range(dut.latency + 2):
-            await ctx.tick()
+class PathPlay(Play):
+    """Checks each output and row."""
 
     async def watch(self, ctx: Any) -> None:
         """Compare what comes out with the model, at the stated times."""
-        dut = self.dut
+        dut: Any = self.dut
         while True:
-            here = self.issued.get(self.cycle - dut.o_latency)
+            halves = self.before.halves
+            here = self.row_of(dut.o_latency)
+            here = here if here is not None and here[1] % halves == halves - 1 else None
             assert ctx.get(dut.o_valid) == (here is not None)
             if here is not None:
-                assert ctx.get(dut.o) == int(self.o[here]), f"o of {here}, {self.before.modes.each[here[0]]}"
-                assert ctx.get(dut.o_last) == (here[1] == self.before.channels - 1)
-            here = self.issued.get(self.cycle - dut.latency)
+                head, channel = here[0], here[1] // halves
+                assert ctx.get(dut.o) == int(self.o[head, channel]), f"o of {here}, {self.before.modes.each[head]}"
+                assert ctx.get(dut.o_last) == (channel == self.before.channels - 1)
+            here = self.row_of(dut.latency + halves - 1)
             assert ctx.get(dut.write_valid) == (here is not None and not self.operands.frozen[here[0]])
-            assert ctx.get(dut.written) == (here is not None and here[1] == self.before.channels - 1)
+            assert ctx.get(dut.written) == (here is not None and here[1] == self.rows_of_head - 1)
             if here is not None:
                 self.check_row(ctx, *here)
             await ctx.tick()
             self.cycle += 1
 
-    def check_row(self, ctx: Any, head: int, channel: int) -> None:
+    def check_row(self, ctx: Any, head: int, row: int) -> None:
         dut = self.dut
-        what = f"row {channel} of head {head}, {self.before.modes.each[head]}"
+        what = f"row {row} of head {head}, {self.before.modes.each[head]}"
         if not self.operands.frozen[head]:
             got = ctx.get(dut.write_row.as_value())
-            assert got == dut.write_row.shape().const(row_fields(self.after, head, channel)).as_bits(), what
-            if channel == self.before.channels - 1:
+            assert got == dut.write_row.shape().const(row_fields(self.after, head, row)).as_bits(), what
+            if row == self.rows_of_head - 1:
                 assert ctx.get(dut.noise) == int(self.after.noise[head]), what
         self.checked += 1
 
@@ -117,13 +67,44 @@ class Play:
 def test_rows_of_every_mode_equal_the_model(
     name: str, rule: Rule, lane_decay: bool, multiplier: Multiplier, pause: float
 ) -> None:
+    compare(name, rule, lane_decay, multiplier, pause, 1)
+
+
+@pytest.mark.parametrize(("name", "rule", "multiplier", "pause"), [
+    ("tiny", Rule(delta=True), "gated", 0.2), ("bench64", Rule(decay_first=False), "native", 0.0)])
+def test_rows_of_channels_of_two_equal_the_model(
+    name: str, rule: Rule, multiplier: Multiplier, pause: float
+) -> None:
+    compare(name, rule, False, multiplier, pause, 2)
+
+
+def compare(name: str, rule: Rule, lane_decay: bool, multiplier: Multiplier, pause: float, halves: int) -> None:
     g: Geometry = config(name)
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(2 + halves)
     dut = RecurrentPath(g, multiplier=multiplier)
     modes = every_mode(not lane_decay)
-    state = random_state(modes, rule, g, generator, channels=MIN_ROWS, lane_decay=lane_decay)
-    play = Play(dut, state, generator, pause)
+    if halves > 1:
+        modes = [mode for mode in modes if mode.scales != Scales.SUPPLIED]
+    state = random_state(modes, rule, g, generator, channels=MIN_ROWS, lane_decay=lane_decay, halves=halves)
+    play = PathPlay(dut, state, generator, pause)
     simulate(dut, play.rows, background=[play.vectors, play.keys, play.watch], max_cycles=5000)
-    assert play.checked == len(modes) * MIN_ROWS
+    assert play.checked == len(modes) * MIN_ROWS * halves
     assert 0 < int(play.operands.frozen.sum()) < len(modes)
     assert int(play.after.rescaled.sum()) > 0
+
+
+WAITING = Readout._finish
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "the first half without the second's products": (path, "late", lambda m, halves, value, name: value),
+    "the products of the second half alone": (
+        Readout, "_finish", lambda self, m, pipe, stage, parts, sign, waits, name: WAITING(
+            self, m, pipe, stage, parts, sign, Const(0), name)),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_of_the_halves_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, mutant = MUTANTS[name]
+    monkeypatch.setattr(owner, attribute, mutant)
+    with pytest.raises(AssertionError):
+        compare("tiny", Rule(delta=True), False, "native", 0.0, 2)

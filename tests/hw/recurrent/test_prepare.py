@@ -27,10 +27,20 @@ HEADS, TOKENS = 3, 3
     ("recur32", Rule(delta=True), False, False), ("recur32", Rule(decay_first=False), True, True),
     ("hybrid", Rule(), False, True)])
 def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> None:
+    compare(name, rule, lanes, bonus, 1)
+
+
+@pytest.mark.parametrize(("name", "rule", "bonus"), [
+    ("recur32", Rule(delta=True), False), ("hybrid", Rule(decay_first=False), True)])
+def test_operands_of_tokens_of_two_halves(name: str, rule: Rule, bonus: bool) -> None:
+    compare(name, rule, False, bonus, 2)
+
+
+def compare(name: str, rule: Rule, lanes: bool, bonus: bool, halves: int) -> None:
     g = config(name)
     generator = torch.Generator().manual_seed(3)
     modes = [Mode(rotate=head != 1 and not lanes) for head in range(HEADS)]
-    state = new_state(modes, rule, g, channels=16, lane_decay=lanes)
+    state = new_state(modes, rule, g, channels=16, halves=halves, lane_decay=lanes)
     dut = Prepare(g, slots=HEADS)
     tokens = []
     stored = [False] * HEADS
@@ -88,18 +98,18 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
         ctx.set(dut.o.ready, 1)
         while True:
             if ctx.get(dut.load.valid):
-                operands, head = due[loads // 2][3], due[loads // 2][1]
-                query = (operands.query, operands.key_query)[loads % 2]
-                assert ctx.get(dut.load.lane) == loads % 2
-                assert [ctx.get(c) for c in dut.load.codes] == query.codes[head].tolist(), (loads, head)
-                assert ctx.get(dut.load.exponent) == int(query.exponent[head])
-                assert ctx.get(dut.load.mantissa) == int(query.mantissa[head]) - 8
+                number, lane = divmod(loads, 2 * halves)
+                query, place = due[number][3].query, (due[number][1], lane % 2, lane // 2)
+                assert ctx.get(dut.load.lane) == lane
+                assert [ctx.get(c) for c in dut.load.codes] == query.codes[place].tolist(), (loads, place)
+                assert ctx.get(dut.load.exponent) == int(query.exponent[place])
+                assert ctx.get(dut.load.mantissa) == int(query.mantissa[place]) - 8
                 loads += 1
             ctx.set(dut.key_taken, ctx.get(dut.o.valid))
             if ctx.get(dut.o.valid):
                 _, head, expected, _, holds = due[passes]
                 found = ctx.get(dut.o.payload)
-                assert loads >= 2 * passes + 2, "a pass needs its vectors"
+                assert loads >= 2 * halves * (passes + 1), "a pass needs its vectors"
                 assert found.slot == head and found.bay == passes % 4 and found.stored == int(holds)
                 shape = dut.o.payload.head.shape()
                 assert ctx.get(dut.o.payload.head.as_value()) == shape.const({**expected, "noise": 0}).as_bits()
@@ -129,9 +139,11 @@ def test_operands_of_tokens(name: str, rule: Rule, lanes: bool, bonus: bool) -> 
         await reopen(ctx)
 
     simulate(dut, feed_and_reopen, background=[look], max_cycles=5000)
-    assert loads == 2 * len(due)
+    assert loads == 2 * halves * len(due)
     gaps = [b - a for a, b in pairwise(taken)]
     if lanes:
         assert dut.interval < max(gaps) <= dut.interval + dut.lane_cycles
+    elif halves > 1:
+        assert dut.interval < max(gaps) < 2 * dut.interval
     else:
         assert max(gaps) == dut.interval

@@ -21,7 +21,7 @@ SLOTS = 5
 
 
 def random_status(g: Geometry, rng: random.Random) -> StateStatus:
-    flags = StateFlag(rng.randrange(1024))
+    flags = StateFlag(rng.randrange(2048))
     lanes = bool(flags & StateFlag.LANE_DECAY)
     interval = 1 if lanes else rng.choice((1, 1, 2, 9, 128 if rng.random() < 0.2 else 5))
     mode = StateMode(
@@ -42,7 +42,7 @@ def slot_fields(mode: StateMode, g: Geometry) -> dict[str, Any]:
              "supplied": StateFlag.SUPPLIED, "stochastic": StateFlag.STOCHASTIC}
     inner = {name: int(bool(mode.flags & flag)) for name, flag in names.items()}
     outer = {"rotate": StateFlag.ROTATE, "lane_decay": StateFlag.LANE_DECAY, "decay_first": StateFlag.DECAY_FIRST,
-             "bonus": StateFlag.BONUS}
+             "bonus": StateFlag.BONUS, "halves": StateFlag.HALVES}
     return {
         "mode": {**inner, "feedback": mode.feedback, "shift": mode.shift},
         **{name: int(bool(mode.flags & flag)) for name, flag in outer.items()},

@@ -18,9 +18,10 @@ from tests.hw.streams import simulate
 CHANNELS = 24
 
 
-def heads(g: Any, lanes: bool) -> State:
-    modes = [Mode(scales=scales, rotate=False) for scales in (Scales.HELD, Scales.SUPPLIED)] * 3
-    return new_state(modes, Rule(), g, channels=CHANNELS, lane_decay=lanes)
+def heads(g: Any, lanes: bool, halves: int) -> State:
+    modes = [Mode(scales=scales, rotate=False)
+             for scales in (Scales.HELD, Scales.SUPPLIED if halves == 1 else Scales.FRESH)] * 3
+    return new_state(modes, Rule(), g, channels=CHANNELS, halves=halves, lane_decay=lanes)
 
 
 def spoilt(payload: bytes, at: int, value: bytes) -> bytes:
@@ -29,14 +30,23 @@ def spoilt(payload: bytes, at: int, value: bytes) -> bytes:
 
 @pytest.mark.parametrize(("name", "lanes"), [("recur32", False), ("recur32", True), ("recur128", True)])
 def test_payloads_come_back_by_part(name: str, lanes: bool) -> None:
+    compare(name, lanes, 1)
+
+
+@pytest.mark.parametrize("name", ["recur32", "hybrid"])
+def test_payloads_of_two_halves_come_back_by_part(name: str) -> None:
+    compare(name, False, 2)
+
+
+def compare(name: str, lanes: bool, halves: int) -> None:
     g = config(name)
     generator = torch.Generator().manual_seed(1)
     rng = random.Random(1)
-    state = heads(g, lanes)
+    state = heads(g, lanes, halves)
     token, scales = random_token(state, generator), random_scales(state, generator)
     token.beta[:] = torch.randint(0, 1 << 16, token.beta.shape, generator=generator)
     dut = TokenBuffer(g, slots=state.heads)
-    vector = 2 * g.head_dim
+    vector = 2 * state.width
     start = 16 + (4 * g.head_dim if lanes else 0)
     bad = [(0, b"\0\0\1"), (start + 6, b"\0\x80"), (start + vector + 2, b"\0\x80"), (start + 3 * vector, b"\0\x80"),
            *([(20, bytes(4)), (24, b"\1\0\0\1")] if lanes else [(4, bytes(4)), (4, b"\1\0\0\1")])]

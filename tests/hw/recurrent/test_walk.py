@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -88,6 +89,49 @@ def test_rows_of_passes_follow_without_a_bubble(gap: int) -> None:
             assert begun[number] == ended[number - 1] + 1 + gap
         assert all(at < begun[number] for at in waits)
     assert begun[7] > landings[6][0], "the same slot twice in a row"
+
+
+def test_a_channel_of_two_halves_has_adjacent_rows() -> None:
+    """Both rows of each channel; passes of the other kind wait until those before have landed."""
+    g = config("recur32")
+    dut = Walk(g, slots=SLOTS, gap=0)
+    halves = [1, 1, 0, 0, 1]
+    passes = [{"slot": n, "config": {"mode": {"wide": n % 2}, "base": 40 * n, "channels": 16, "halves": two}}
+              for n, two in enumerate(halves)]
+    landings: list[int] = []
+    begun: list[int] = []
+    cycle = 0
+
+    async def rows(ctx: Any) -> None:
+        nonlocal cycle
+        number = at = 0
+        while len(landings) < len(passes) or cycle <= landings[-1]:
+            ctx.set(dut.landed, cycle in landings)
+            flags = ctx.get(dut.flags)
+            if flags.row:
+                two, wide = halves[number], number % 2
+                count = 16 << two
+                if at == 0:
+                    begun.append(cycle)
+                assert (flags.first, flags.last, flags.opens) == (at == 0, at == count - 1, at == 0)
+                assert (flags.halves, flags.half) == (two, at % 2 if two else 0)
+                assert (flags.second, flags.wide) == (0 if wide else at % 2, wide)
+                assert ctx.get(dut.channel) == at >> two and ctx.get(dut.odd) == at % 2
+                assert ctx.get(dut.address) == ctx.get(dut.home) == 40 * number + (at if wide else at // 2)
+                assert ctx.get(dut.fetch) == int(wide or at % 2 == 0)
+                at += 1
+                if at == count:
+                    landings.append(cycle + LATENCY)
+                    number, at = number + 1, 0
+            await ctx.tick()
+            cycle += 1
+
+    simulate(dut, offering(dut, passes), rows, max_cycles=1000)
+    for number, (before, now) in enumerate(pairwise(halves), 1):
+        if before == now:
+            assert begun[number] == landings[number - 1] - LATENCY + 1
+        else:
+            assert begun[number] > landings[number - 1]
 
 
 def planned(entry: dict[str, Any]) -> list[tuple[int, int, tuple[str, ...]]]:

@@ -77,7 +77,7 @@ TWINS = [
     Twin("control.vectors", "vectors_reach_their_destination_rotated", {"name": "tiny", "pause": 0.7}),
     Twin("array.bank", "rows_come_back_with_their_fields_at_the_stated_times", {"name": "tiny2"}),
     Twin("array.dot", "dot_products_of_two_query_sets", {"name": "tiny2", "multiplier": "gated"}),
-    Twin("array.rowmemory", "rows_are_read_at_the_stated_latency_and_hold", {"count": 64}),
+    Twin("array.rowmemory", "rows_are_read_at_the_stated_latency", {"count": 64}),
     Twin("array.rowstream", "rows_of_passes_in_order_without_bubbles_and_with_the_gap", {}),
     Twin("array.scale", "smallest_scale_equals_the_model_around_every_code", {}),
     Twin("small.alu", "every_operation_on_corners_and_random_words", {}),
@@ -88,7 +88,9 @@ TWINS = [
     Twin("attention.normalise", "words_of_all_lanes", {"name": "tiny2", "stall": 0.5}),
     Twin("attention.score", "scores_of_passes_close_behind_each_other", {"name": "tiny", "lead": 3}),
     Twin("attention.softmax", "weights_steps_and_drops", {"name": "tiny"}),
+    Twin("recurrent.ages", "ages_of_logged_tokens", {}),
     Twin("recurrent.backlog", "products_wait_for_their_shares", {}),
+    Twin("recurrent.bankrows", "rows_of_both_kinds_go_both_ways", {"name": "tiny2", "halves": 2}),
     Twin("recurrent.choose", "scales_of_every_mode", {"name": "tiny", "times": 1}),
     Twin("recurrent.decays", "factors_of_slots", {"name": "recur32", "lanes": True, "decay_first": False}),
     Twin("recurrent.delay", "words_come_out_the_latency_later", {"latency": 7}),
@@ -109,9 +111,12 @@ TWINS = [
         "name": "recur32", "rule": Rule(decay_first=False), "lanes": True, "bonus": True}),
     Twin("recurrent.readout", "products_of_rows_with_both_vectors", {
         "name": "tiny2", "multiplier": "gated", "rotated": True}),
+    Twin("recurrent.readpath", "outputs_and_errors_of_rows", {
+        "name": "tiny", "rule": Rule(delta=True), "multiplier": "native", "halves": 2}),
     Twin("recurrent.requantise", "codes_of_every_mode", {"name": "tiny", "times": 1}),
     Twin("recurrent.share", "shares_of_channels", {"name": "tiny", "multiplier": "gated"}),
     Twin("recurrent.snapshot", "states_are_sent_and_set", {"name": "recur32", "link_bytes": 8}),
+    Twin("recurrent.status", "registers_change_as_passes_land", {}),
     Twin("recurrent.tokens", "payloads_come_back_by_part", {"name": "recur32", "lanes": True}),
     Twin("recurrent.unit", "tokens_of_many_slots", {
         "name": "recur32", "rule": Rule(decay_first=False), "lane_decay": True, "tokens": 1, "logs": False,
@@ -123,6 +128,8 @@ TWINS = [
     Twin("recurrent.walk", "rows_of_passes_follow_without_a_bubble", {"gap": 6}),
     Twin("recurrent.walk", "passes_of_a_log_and_commits", {}),
     Twin("recurrent.weigh", "products_with_factors", {}),
+    Twin("recurrent.writepath", "rows_with_what_is_added", {
+        "name": "tiny", "rule": Rule(delta=True), "multiplier": "native", "halves": 2}),
 ]
 
 
