@@ -33,6 +33,7 @@ from statecell.spec.commands import (
     Flag,
     Info,
     Opcode,
+    StateFlag,
     StateMode,
     Status,
 )
@@ -210,6 +211,12 @@ class Device:
         Raises SlotError, UnsupportedFormatError, StateValueError, and ArrayFullError where the slot's page list is too
         short for it; the slot is then closed.
         """
+        alone = StateFlag.LANE_DECAY | StateFlag.SUPPLIED
+        if mode.flags & StateFlag.HALVES and (mode.interval > 1 or mode.flags & alone):
+            raise StateValueError(
+                "a state whose keys have two halves is written back at every token, with one decay a head and scales "
+                "of the device's own; give it an interval of 1 and neither LANE_DECAY nor SUPPLIED, or keep it in the "
+                "integer model", Status.BAD_VALUE)
         self.require([open_state_request(slot, mode)])
         try:
             self.map_pages(slot, state_pages(mode, self.geometry.page_rows))
@@ -373,8 +380,8 @@ def restore_request(slot: int, status: StateStatus) -> Request:
 class StateToken:
     """One token of a recurrent state, in the integers of docs/numerics.md, section 8.
 
-    q, k int16 [d]; v int16 [channels]; decay: one, or [d] with LANE_DECAY; b int16 [d] for a state with BONUS; scales
-    uint8 [channels, groups] for one with SUPPLIED.
+    q, k int16 [d], or [2 d] with HALVES; v int16 [channels]; decay: one, or [d] with LANE_DECAY; b as k for a state
+    with BONUS; scales uint8 [channels, groups] for one with SUPPLIED.
     """
 
     q: NDArray[np.int16]

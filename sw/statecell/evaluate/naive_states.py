@@ -48,7 +48,7 @@ class NaiveStates:
                     feedback: Sequence[int] | None = None) -> int:
         """Open empty states; modes with error feedback do not exist here."""
         group, self._next = self._next, self._next + 1
-        zeros = torch.zeros(len(modes), shape.channels, self._geometry.head_dim, dtype=torch.float64)
+        zeros = torch.zeros(len(modes), shape.channels, shape.halves * self._geometry.head_dim, dtype=torch.float64)
         self._states[group] = (shape, zeros)
         return group
 

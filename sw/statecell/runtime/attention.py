@@ -202,7 +202,6 @@ def _recurrent(
             f"a model of type {model.config.model_type} has recurrent states, which this device cannot keep; open the "
             "integer model (model:) instead"
         )
-    check_head_dim(shape.states.dim, engine.states.geometry.head_dim)
     used = calibration or known_states(model)
     chosen = plans(shape.states, engine.states, state_format, used, guards_of(model))
     return dict(zip(shape.states.layers, chosen, strict=True))

@@ -35,6 +35,7 @@ CONFIGS: dict[str, Any] = {
     "qwen3_5": lambda: Qwen3_5TextConfig(**_SHAPE),
     "qwen3_5-nope": lambda: Qwen3_5TextConfig(
         **_SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.0}),
+    "qwen3_5-wide": lambda: Qwen3_5TextConfig(**_SHAPE | {"linear_key_head_dim": 2 * HEAD_DIM}),
     "qwen3_next": lambda: Qwen3NextConfig(**_SHAPE, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
                                           shared_expert_intermediate_size=32),
 }
@@ -62,7 +63,7 @@ class ExactStates:
                     feedback: Sequence[int] | None = None) -> int:
         assert len(modes) == len(shift)
         group, self._next = self._next, self._next + 1
-        state = torch.zeros(len(modes), shape.channels, self.geometry.head_dim, dtype=torch.float64)
+        state = torch.zeros(len(modes), shape.channels, shape.halves * self.geometry.head_dim, dtype=torch.float64)
         self.groups[group], self.modes[group] = (shape, state), list(modes)
         return group
 

@@ -18,7 +18,7 @@ from statecell.runtime.device_engine import DeviceEngine
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.recurrent.device_states import REPLAYED, DeviceStates
-from statecell.runtime.recurrent.engine import StateShape
+from statecell.runtime.recurrent.engine import StateShape, halves_of
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.spec import formats
 from statecell.spec.geometry import config
@@ -55,8 +55,8 @@ def tokens(count: int, modes: list[Mode], shape: StateShape, seed: int) -> Token
     def integers(low: int, high: int, *size: int) -> torch.Tensor:
         return torch.randint(low, high, (count, len(modes), *size), generator=generator)
 
-    q, k = integers(-8000, 8000, G.head_dim), integers(-8000, 8000, G.head_dim)
-    b = k if shape.rule.decay_first else integers(-8000, 8000, G.head_dim)
+    q, k, other = (integers(-8000, 8000, shape.halves * G.head_dim) for _ in range(3))
+    b = k if shape.rule.decay_first else other
     one, frozen = 1 << formats.DECAY_FRACTION, integers(0, 5) == 0
     decay = torch.where(frozen[..., None], one, integers(one // 2, one + 1, G.head_dim if shape.lane_decay else 1))
     beta = torch.where(frozen, 0, integers(0, 1 << formats.BETA_FRACTION))
@@ -109,6 +109,7 @@ class Pair:
     (MODES, StateShape(rule=Rule(delta=True), channels=24)),
     (LOGS, StateShape(rule=Rule(delta=True), channels=32)),
     (LANES, StateShape(rule=Rule(decay_first=False), channels=16, lane_decay=True)),
+    (MODES, StateShape(rule=Rule(delta=True), channels=24, halves=2)),
 ])
 def test_every_bit_is_the_models_also_after_going_back(
     engine: DeviceEngine, modes: list[Mode], shape: StateShape
@@ -136,9 +137,9 @@ def test_every_bit_is_the_models_also_after_going_back(
     other.step(1, seed=6)
 
 
-@pytest.mark.parametrize(("modes", "channels"), [(MODES, 24), (LOGS, 32)])
-def test_counters(engine: DeviceEngine, modes: list[Mode], channels: int) -> None:
-    shape = StateShape(rule=Rule(delta=True), channels=channels)
+@pytest.mark.parametrize(("modes", "channels", "halves"), [(MODES, 24, 1), (LOGS, 32, 1), (MODES, 24, 2)])
+def test_counters(engine: DeviceEngine, modes: list[Mode], channels: int, halves: int) -> None:
+    shape = StateShape(rule=Rule(delta=True), channels=channels, halves=halves)
     device = states_of(engine)
     pair = Pair(device, modes, shape)
     for count in (1, 6, 3):
@@ -182,6 +183,8 @@ def test_what_the_device_does_not_do_is_refused_and_the_state_stays(engine: Devi
         (Mode(interval=8), shape, "this device does with one decay a head and 32 value channels"),
         (Mode(scales=Scales.SUPPLIED), shape, "scales that the host supplies"),
         (Mode(), StateShape(rule=Rule(), channels=20), "has 20 value channels"),
+        (Mode(interval=8), StateShape(rule=Rule(), channels=32, halves=2), "keys of more than 32 lanes"),
+        (Mode(rotate=False), StateShape(rule=Rule(), channels=32, halves=2, lane_decay=True), "keys of more than 32"),
     ):
         with pytest.raises(UnsupportedError, match=match):
             device.open_states([mode], bad, [0])
@@ -215,6 +218,21 @@ def test_failed_passes_of_a_model_leave_no_trace(state_format: str, monkeypatch:
     assert on_device(False) and on_device(True)
     monkeypatch.setattr(DeviceStates, "restore", lambda *_: None)
     assert not on_device(True)
+
+
+def test_a_model_with_keys_of_two_halves(engine: DeviceEngine) -> None:
+    """Its states are the integer model's on the device; keys that are wider still are refused by name."""
+    logits = []
+    for used in (ModelEngine(G), engine):
+        model = hybrid("qwen3_5-wide")
+        attach(model, used, state_format="int4")
+        logits.append(model(prompt(9)).logits)
+    assert torch.equal(*logits)
+    assert engine.states is not None and engine.states.counters().rows_read == 9 * 2 * 4 * 16 * 2
+    with pytest.raises(UnsupportedError, match="keys of more than 32 lanes lie in two rows"):
+        attach(hybrid("qwen3_5-wide"), engine, state_format="int8-log8")
+    with pytest.raises(UnsupportedError, match="keys of 128 lanes, the engine's rows have 32"):
+        halves_of(128, G.head_dim)
 
 
 def test_a_batch_that_does_not_fit_leaves_the_device_as_it_was(engine: DeviceEngine) -> None:

@@ -19,7 +19,7 @@ from statecell.runtime.calibration import beside_weights, fingerprint
 from statecell.runtime.errors import CalibrationError, UnsupportedError
 from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
-from statecell.runtime.recurrent.engine import StateEngine, StateShape
+from statecell.runtime.recurrent.engine import StateEngine, StateShape, halves_of
 from statecell.runtime.recurrent.guards import FILE as GUARDS_FILE
 from statecell.runtime.recurrent.guards import Guards
 from statecell.runtime.recurrent.layer import LayerPlan
@@ -88,7 +88,8 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
                                f"{', '.join(FORMATS)}.")
     layers, heads = len(states.layers), states.heads
-    shape = StateShape(rule=GatedDeltaNet.rule, channels=states.channels)
+    shape = StateShape(rule=GatedDeltaNet.rule, channels=states.channels,
+                       halves=halves_of(states.dim, engine.geometry.head_dim))
     mode = FORMATS[SLOW if state_format == DEFAULT else state_format]
     if mode.scales == Scales.SUPPLIED and guards is None:
         raise UnsupportedError(f"The state format '{state_format}' needs a trained scale predictor, {GUARDS_FILE} "

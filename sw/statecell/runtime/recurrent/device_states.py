@@ -104,9 +104,9 @@ class DeviceStates:
         """
         assert scales is None
         held = self._groups[group]
-        decays = self.geometry.head_dim if held.shape.lane_decay else 1
-        integer.check_token(tokens, heads=len(held.slots), channels=held.shape.channels, dim=self.geometry.head_dim,
-                            decays=decays, tokens=len(tokens.k))
+        width = held.shape.halves * self.geometry.head_dim
+        integer.check_token(tokens, heads=len(held.slots), channels=held.shape.channels, dim=width,
+                            decays=width if held.shape.lane_decay else 1, tokens=len(tokens.k))
         if held.shape.rule.decay_first and not torch.equal(tokens.b, tokens.k):
             raise RecurrentError("b must be k where the read-out sees the decayed state; give k for it")
         o = self._take(held, tokens)
@@ -156,7 +156,7 @@ class DeviceStates:
         requests: list[Request] = []
         commits = written = read = 0
         channels, dim = group.shape.channels, self.geometry.head_dim
-        rows = [group.shape.channels * (2 if mode.flags & StateFlag.WIDE else 1) for mode in group.opened]
+        rows = [channels * group.shape.halves * (2 if mode.flags & StateFlag.WIDE else 1) for mode in group.opened]
         for t in range(count):
             requests += [
                 recur_request(group.slots[h], StateToken(
@@ -198,6 +198,10 @@ class DeviceStates:
             raise UnsupportedError(f"a recurrent head has {shape.channels} value channels; this device takes a "
                                    f"multiple of 8 from 16 to {most}: use the integer model (model:)")
         logs = any(mode.interval > 1 for mode in modes)
+        if shape.halves > 1 and (logs or shape.lane_decay):
+            raise UnsupportedError(
+                f"keys of more than {self.geometry.head_dim} lanes lie in two rows each, which this device writes back "
+                "at every token with one decay a head; use a format such as int4, or the integer model (model:)")
         if logs and (shape.lane_decay or shape.channels != self.geometry.head_dim):
             raise UnsupportedError(
                 "a state is to be written back every few tokens only, which this device does with one decay a head and "
@@ -217,7 +221,7 @@ def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, feedback: i
         StateFlag.FRESH: mode.scales == Scales.FRESH, StateFlag.SUPPLIED: mode.scales == Scales.SUPPLIED,
         StateFlag.STOCHASTIC: mode.rounding == Rounding.STOCHASTIC, StateFlag.ROTATE: mode.rotate,
         StateFlag.LANE_DECAY: shape.lane_decay, StateFlag.DECAY_FIRST: shape.rule.decay_first,
-        StateFlag.BONUS: not shape.rule.decay_first,
+        StateFlag.BONUS: not shape.rule.decay_first, StateFlag.HALVES: shape.halves > 1,
     }
     return StateMode(
         flags=StateFlag(sum(flag for flag, on in flags.items() if on)), shift=shift, channels=shape.channels,

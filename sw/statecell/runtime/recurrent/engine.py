@@ -10,17 +10,21 @@ from torch import Tensor
 
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, Rule
+from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.spec.geometry import Geometry
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateShape:
-    """What the heads of a group have in common: their recurrence, value channels R, one decay a head or one a lane."""
+    """What the heads of a group have in common: their recurrence, value channels R, one decay a head or one a lane, and
+    ``halves``, 1, or 2 where keys have twice the lanes of a row.
+    """
 
     rule: Rule
     channels: int
     lane_decay: bool = False
+    halves: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,15 @@ class StateCounters:
     commits: int = 0
     skipped: int = 0
     rescaled: int = 0
+
+
+def halves_of(dim: int, lanes: int) -> int:
+    """Halves of keys of ``dim`` lanes in rows of so many. Raises UnsupportedError for keys that no rows hold."""
+    if dim not in (lanes, 2 * lanes):
+        raise UnsupportedError(f"the model's recurrent states have keys of {dim} lanes, the engine's rows have {lanes} "
+                               f"and hold keys of {lanes} or {2 * lanes}; open a device configuration with head_dim "
+                               f"{dim} or {dim // 2}")
+    return dim // lanes
 
 
 def log_rows(channels: int, dim: int) -> int:

@@ -16,7 +16,7 @@ from statecell.model.recurrent.mode import Mode, RecurrentError, Scales
 from statecell.runtime.errors import CacheStateError, UnsupportedError, other_batch
 from statecell.runtime.handle import Handle
 from statecell.runtime.recurrent import gating
-from statecell.runtime.recurrent.engine import StateEngine, StateShape
+from statecell.runtime.recurrent.engine import StateEngine, StateShape, halves_of
 from statecell.runtime.recurrent.modules import ScalePredictor
 from statecell.runtime.recurrent.scales import Predicted, ScaleSource
 from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers, repeated
@@ -140,12 +140,10 @@ class StateLayer(LinearAttentionLayer):
 
     def _open(self, batch: int, heads: int, channels: int, values: Tensor, dim: int) -> None:
         engine, plan = self.store.engine, self.plan
-        if dim != engine.geometry.head_dim:
-            raise UnsupportedError(f"layer {self.index} has keys of {dim} lanes, the engine's state rows have "
-                                   f"{engine.geometry.head_dim}; open a device configuration with head_dim {dim}")
+        halves = halves_of(dim, engine.geometry.head_dim)
         peak = values.abs().amax((0, 2)).unflatten(0, (batch, heads)).amax(0)
         units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
-        shape = StateShape(rule=units.rule, channels=channels)
+        shape = StateShape(rule=units.rule, channels=channels, halves=halves)
         modes = list(plan.modes) * (batch * heads // len(plan.modes))
         feedback = None if plan.feedback is None else list(plan.feedback) * batch
         self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), feedback)

@@ -40,8 +40,9 @@ class ModelStates:
         """Open empty states."""
         group, self._next = self._next, self._next + 1
         self._states[group] = new_state(
-            modes, shape.rule, self._geometry, channels=shape.channels, lane_decay=shape.lane_decay,
-            shift=torch.tensor(list(shift)), seed=torch.tensor([seed_of(head) for head in range(len(modes))]),
+            modes, shape.rule, self._geometry, channels=shape.channels, halves=shape.halves,
+            lane_decay=shape.lane_decay, shift=torch.tensor(list(shift)),
+            seed=torch.tensor([seed_of(head) for head in range(len(modes))]),
             feedback=DEFAULT_FEEDBACK if feedback is None else torch.tensor(list(feedback)))
         return group
 
@@ -63,23 +64,24 @@ class ModelStates:
         outputs = []
         skipped, rescaled = int(state.skipped.sum()), int(state.rescaled.sum())
         read = written = commits = 0
-        rows, dim = state.channels, self._geometry.head_dim
+        channels, dim = state.channels, self._geometry.head_dim
+        rows = channels * state.halves
         planes = torch.tensor([mode.planes for mode in state.modes.each])
         at_once = state.modes.interval == 1
         for t, token in enumerate(each):
             before = state.skipped
-            read += self._logged(state) * log_rows(rows, dim)
+            read += self._logged(state) * log_rows(channels, dim)
             given = None if scales is None else scales(t, Stored(
                 energy=state.row_energy(), scales=state.scales, factor=state.factor, shift=state.shift))
             outputs.append(integer.take(state, token, scales=given))
             moved = state.skipped == before
             written += rows * int((planes * at_once * moved).sum())
-            written += log_rows(rows, dim) * int((~at_once & moved).sum())
+            written += log_rows(channels, dim) * int((~at_once & moved).sum())
             due = integer.due(state)
             if bool(due.any()):
                 integer.commit(state, due, scales=given)
                 commits += int(due.sum())
-                read += sum(commit_rows(int(n), rows, dim) for n in state.modes.interval[due])
+                read += sum(commit_rows(int(n), channels, dim) for n in state.modes.interval[due])
                 written += rows * int((planes * due).sum())
         c = self._counters
         self._counters = replace(
