@@ -22,6 +22,14 @@ def test_every_family_equals_the_model_and_moves_each_row_once(family: str) -> N
     assert found.row_cycles == 128 <= found.cycles_per_token < 700
 
 
+@pytest.mark.parametrize(("family", "storage"), [
+    ("gdn", Storage.INT4), ("deltanet", Storage.INT8), ("mamba2", Storage.RESIDUAL), ("linear", Storage.INT4)])
+def test_keys_of_two_halves_equal_the_model_and_move_each_row_once(family: str, storage: Storage) -> None:
+    found = bench_recurrent(DEVICE, heads=4, dk=64, dv=32, family=family, storage=storage, tokens=3)
+    assert found.equal and found.reads_per_row == found.writes_per_row == 1.0
+    assert found.row_cycles == 256 <= found.cycles_per_token < 700
+
+
 @pytest.mark.parametrize("storage", [Storage.INT4, Storage.INT8])
 def test_a_log_is_committed_once_an_interval(storage: Storage) -> None:
     found = bench_recurrent(DEVICE, heads=6, dk=32, dv=32, storage=storage, interval=5)
@@ -32,8 +40,9 @@ def test_a_log_is_committed_once_an_interval(storage: Storage) -> None:
 
 def test_what_the_device_does_not_have_is_refused() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"heads": 19}, "give 1 to 18"), ({"dk": 64}, "32 lanes, not 64"),
+        ({"heads": 19}, "give 1 to 18"), ({"dk": 128}, "32 lanes, not 128"),
         ({"dv": 12}, "a multiple of 8 from 16 to 64"), ({"tokens": 1}, "at least 2"),
+        ({"dk": 64, "interval": 4}, "take two rows"), ({"dk": 64, "family": "gla"}, "take two rows"),
         ({"interval": 4, "tokens": 6}, "a multiple of the 4"), ({"interval": 4, "family": "gla"}, "a decay per lane"),
     ]
     for arguments, message in cases:

@@ -72,7 +72,8 @@ def random_scales(state: State, generator: torch.Generator) -> Tensor:
 
 def head_mode(state: State, head: int, first_page: int = 0, *, bonus: bool) -> StateMode:
     """A head of the model as OPEN has it; ``bonus``: its tokens bring b."""
-    shape = StateShape(rule=state.rule, channels=state.channels, lane_decay=state.factor.shape[1] > 1)
+    shape = StateShape(rule=state.rule, channels=state.channels, lane_decay=state.factor.shape[1] > 1,
+                       halves=state.halves)
     mode = state_mode(state.modes.each[head], shape, int(state.shift[head]), int(state.noise[head]),
                       int(state.feedback[head]))
     flags = mode.flags | StateFlag.BONUS if bonus else mode.flags & ~StateFlag.BONUS

@@ -29,13 +29,14 @@ _ALL = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentBench:
-    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back at every ``interval``.
+    """One token of a layer of ``heads`` states of ``dk`` lanes x ``dv`` channels, written back at every ``interval``,
+    on an array of ``lanes``, of which ``dk`` takes one row or two.
 
     ``cycles_per_token``: mean over tokens sent back to back, from the last word of one token's last output to that of a
     later one; with a log over whole intervals after the first, a commit of every head in each. ``row_cycles``: heads x
-    dv, what the rows of the states alone take in a token. ``reads_per_row``, ``writes_per_row``: rows read and written,
-    those of the log included, of each row of the states and token, from the device's counters. ``equal``: every output
-    was the integer model's, or else the bench fails.
+    dv x dk / lanes, what the rows of the states alone take in a token. ``reads_per_row``, ``writes_per_row``: rows read
+    and written, those of the log included, of each row of the states and token, from the device's counters. ``equal``:
+    every output was the integer model's, or else the bench fails.
     """
 
     family: str
@@ -93,11 +94,15 @@ def bench_recurrent(
         sequence = _sequence(kind, tokens, heads, dk, dv, seed)
         units = Units.fit(sequence, kind.rule, torch.full((heads,), 4.0, dtype=torch.float64))
         lanes = sequence.decay.shape[-1] > 1
+        if dk > g.head_dim and (lanes or interval > 1):
+            raise BenchError(f"Keys of {dk} lanes take two rows of this device, which writes them back at every token "
+                             "with one decay a head: leave out --interval and take a family other than gla or rwkv.")
         if lanes and interval > 1:
             raise BenchError(f"The family {family} has a decay per lane; the device writes such states back at each "
                              "token: leave out --interval.")
         mode = Mode(storage=storage, scales=Scales.HELD, rotate=not lanes, interval=interval)
-        state = new_state([mode] * heads, kind.rule, g, channels=dv, lane_decay=lanes, shift=units.shift)
+        halves = dk // g.head_dim
+        state = new_state([mode] * heads, kind.rule, g, channels=dv, halves=halves, lane_decay=lanes, shift=units.shift)
         bonus = family == "rwkv"
         device.reset()
         for head, opening in enumerate(head_modes(state, range(heads), bonus=bonus)):
@@ -112,11 +117,11 @@ def bench_recurrent(
         if outputs(answers[at]).tolist() != o:
             raise BenchError(f"Output {number // heads} of head {number % heads} differs from the integer model.")
     ends = times[heads - 1::heads].astype(np.int64)
-    rows = tokens * heads * dv * mode.planes
+    rows = tokens * heads * dv * halves * mode.planes
     return RecurrentBench(
         family=family, heads=heads, dk=dk, dv=dv, lanes=g.head_dim, state=storage.value,
         interval=interval, tokens=tokens,
-        cycles_per_token=float(ends[-1] - ends[interval - 1]) / (tokens - interval), row_cycles=heads * dv,
+        cycles_per_token=float(ends[-1] - ends[interval - 1]) / (tokens - interval), row_cycles=heads * dv * halves,
         reads_per_row=(counted.key_rows + counted.value_rows) / rows,
         writes_per_row=counted.rows_written / rows, equal=True,
     )
@@ -125,8 +130,9 @@ def bench_recurrent(
 def _check(g: Geometry, heads: int, dk: int, dv: int) -> None:
     if not 1 <= heads <= g.states:
         raise BenchError(f"The heads are {heads}: give 1 to {g.states} for this device, whose states those are.")
-    if dk != g.head_dim:
-        raise BenchError(f"The device has {g.head_dim} lanes, not {dk}: give that --dk or another --device.")
+    if dk not in (g.head_dim, 2 * g.head_dim):
+        raise BenchError(f"The device has {g.head_dim} lanes, not {dk} or half of them: give that --dk or another "
+                         "--device.")
     if dv % 8 or not 16 <= dv <= 2 * g.head_dim:
         raise BenchError(f"The channels are {dv}: give a multiple of 8 from 16 to {2 * g.head_dim}.")
 

@@ -136,7 +136,7 @@ def link(
 @app.command("recurrent")
 def recurrent(
     heads: Annotated[int, typer.Option("--heads", min=1, help="Heads of the layer.")] = 32,
-    dk: Annotated[int, typer.Option("--dk", help="Key lanes of a state: 32, 64 or 128.")] = 128,
+    dk: Annotated[int, typer.Option("--dk", help="Key lanes of a state: those of the device, or twice as many.")] = 128,
     dv: Annotated[int, typer.Option("--dv", help="Value channels of a state, a multiple of 8.")] = 128,
     family: Annotated[str, typer.Option("--family", help="linear, retnet, gla, mamba2, rwkv, deltanet, gdn.")] = "gdn",
     state: Annotated[str, typer.Option("--state", help="Storage: int4, int8 or residual.")] = "int4",
