@@ -94,9 +94,9 @@ class Accumulate(wiring.Component):
             fields = hold(m, row, fields, "field")
             row = taken.any()
         for i in range(self.drain_latency):
-            before = capture, shift
-            capture, shift = Signal(name=f"capture_{i}"), Signal(name=f"shift_{i}")
-            m.d.sync += [capture.eq(before[0]), shift.eq(before[1])]
+            later = [Signal(name=f"capture_{i}"), Signal(name=f"shift_{i}")]
+            m.d.sync += [later[0].eq(capture), later[1].eq(shift)]
+            capture, shift = later
         fresh, steps, *terms = fields
         for stage in range(levels - 1):
             codes.append(hold(m, row, codes[-1], f"code_{stage}"))

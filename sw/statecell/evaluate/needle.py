@@ -91,8 +91,8 @@ def _without_states(model: Any, shape: StateGeometry, ids: Tensor, last: int) ->
     cache = DynamicCache(config=model.config)
     losses(model, ids[:, :-last], cache)
     for layer in shape.layers:
-        states = cache.layers[layer].recurrent_states
-        states[0] = torch.zeros_like(states[0])
+        kept: Any = cache.layers[layer]
+        kept.recurrent_states[0] = torch.zeros_like(kept.recurrent_states[0])
     return losses(model, ids[:, -last:], cache)
 
 
