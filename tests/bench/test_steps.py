@@ -24,9 +24,11 @@ def test_every_family_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bench_steps(DEVICE, steps=15, progress=lambda now, total: done.append((now, total)))
     assert {row.family for row in found} == set(KINDS) == {*FAMILIES, "kda"}
     assert [row.write_back for row in found].count("log") == 5  # a decay per lane has none
-    assert done[-1] == (13 * 15, 13 * 15) and all(row.steps == 15 and row.different == 0 for row in found)
+    assert [row.halves for row in found].count(2) == 5
+    assert done[-1] == (18 * 15, 18 * 15) and all(row.steps == 15 and row.different == 0 for row in found)
     assert found[0].modes == tuple(f"{m.storage} {m.scales} {m.rounding}" for m in every_mode(False))
-    assert [(len(row.modes), row.outputs) for row in found[:2]] == [(18, 18 * 15 * 16), (12, 12 * 15 * 32)]
+    assert [(len(row.modes), row.outputs) for row in found[:3]] == [
+        (18, 18 * 15 * 16), (12, 12 * 15 * 32), (12, 12 * 15 * 16)]
     assert 0 < max(row.at_limit for row in found) < 0.2  # at limits too, but not there alone
 
 

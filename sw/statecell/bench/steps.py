@@ -77,12 +77,13 @@ KINDS = {
 @dataclass(frozen=True, kw_only=True)
 class RandomSteps:
     """``steps`` tokens of a family in each of ``modes`` (storage, scales, rounding), written back at every token or
-    from a log: ``outputs`` numbers, of which the share ``at_limit`` was the largest or least that there is;
-    ``different`` is 0, or else there is a DifferenceError.
+    from a log, with keys of the device's lanes or of two ``halves`` of so many each: ``outputs`` numbers, of which the
+    share ``at_limit`` was the largest or least that there is; ``different`` is 0, or else there is a DifferenceError.
     """
 
     family: str
     write_back: str
+    halves: int
     modes: tuple[str, ...]
     steps: int
     outputs: int
@@ -96,7 +97,8 @@ class RandomSteps:
 
 def bench_steps(device_url: str, *, steps: int, families: Sequence[str] = tuple(KINDS), seed: int = 1,
                 progress: Callable[[int, int], None] | None = None) -> list[RandomSteps]:
-    """``steps`` random tokens in every mode of each family: at once, and from a log where there is one decay a head.
+    """``steps`` random tokens in every mode of each family: at once, and where there is one decay a head from a log
+    and with keys of two halves.
 
     Heads of all modes take them side by side, so that their rows follow each other. Rotation, shift, error feedback,
     noise and the log's interval are drawn anew for sequences of 200 tokens. Raises DifferenceError at the first output,
@@ -106,22 +108,23 @@ def bench_steps(device_url: str, *, steps: int, families: Sequence[str] = tuple(
         raise BenchError(f"There is no family {unknown[0]!r}: give some of {', '.join(KINDS)}.")
     if steps < 1:
         raise BenchError(f"The steps are {steps}: give at least 1.")
-    passes = [(name, logs) for name, logs in product(families, (False, True)) if not (logs and KINDS[name].lanes)]
+    passes = [(name, logs, halves) for name, (logs, halves) in product(families, ((False, 1), (True, 1), (False, 2)))
+              if not ((logs or halves > 1) and KINDS[name].lanes)]
     found = []
     with Device(open_transport(device_url)) as device:
-        for number, (name, logs) in enumerate(passes):
+        for number, (name, logs, halves) in enumerate(passes):
             def step(done: int, number: int = number) -> None:
                 if progress is not None:
                     progress(number * steps + done, len(passes) * steps)
 
-            found.append(_family(device, name, logs, steps, seed + number, step))
+            found.append(_family(device, name, logs, halves, steps, seed + number, step))
     return found
 
 
-def _family(device: Device, name: str, logs: bool, steps: int, seed: int,
+def _family(device: Device, name: str, logs: bool, halves: int, steps: int, seed: int,
             progress: Callable[[int], None]) -> RandomSteps:
     kind, generator = KINDS[name], torch.Generator().manual_seed(seed)
-    modes = [mode for mode in every_mode(False) if not (logs and mode.scales == Scales.SUPPLIED)]
+    modes = [mode for mode in every_mode(False) if not ((logs or halves > 1) and mode.scales == Scales.SUPPLIED)]
     if len(modes) > device.geometry.states:
         raise BenchError(f"The device has {device.geometry.states} states: give one with {len(modes)}, such as "
                          "sim:recur32.")
@@ -130,11 +133,12 @@ def _family(device: Device, name: str, logs: bool, steps: int, seed: int,
         length = min(_SEQUENCE, steps - done)
         several = min(_SEQUENCES, (steps - done) // length)
         drawn = [_drawn(modes, kind, logs, done // _SEQUENCE + one, generator) for one in range(several)]
-        o, _ = compare(device, kind, drawn, steps=length, generator=generator, name=name)
+        o, _ = compare(device, kind, drawn, steps=length, generator=generator, halves=halves, name=name)
         done, count, limit = done + several * length, count + o.numel(), limit + int((o.abs() >= _LIMIT).sum())
         progress(done)
     return RandomSteps(
-        family=name, write_back="log" if logs else "every token", steps=steps, outputs=count, at_limit=limit / count,
+        family=name, write_back="log" if logs else "every token", halves=halves, steps=steps, outputs=count,
+        at_limit=limit / count,
         modes=tuple(f"{mode.storage} {mode.scales} {mode.rounding}" for mode in modes))
 
 

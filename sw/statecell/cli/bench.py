@@ -183,9 +183,10 @@ def steps(
     seed: Annotated[int, typer.Option("--seed", help="Seed of modes and tokens.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare random tokens of recurrent states in every mode of every family, logs too, with the integer model.
+    """Compare random tokens of recurrent states in every mode of every family with the integer model.
 
-    Every output, and registers and rows after each sequence of tokens; an error at the first that differs.
+    Logs and keys of two halves too. Every output, and registers and rows after each sequence of tokens; an error at the
+    first that differs.
 
     Example: statecell bench steps --steps 10000 --json
     """
