@@ -59,19 +59,18 @@ class RowReader(wiring.Component):
         left = Signal(range(g.slot_rows + 1))
         wait = Signal(range(self.read_latency + 1))
         there = Signal()  # the rows are
-        # the pair moves on a cycle after its word was taken: registers choose and enable, because they reach many
-        taken, moves = Signal(), Signal()
+        moves = Signal()  # the pair takes the rows, or moves on a cycle after its word was taken: enables many bits
         index = Signal(range(words))
         pair = Signal(2 * raw_bits, reset_less=True)
         key, value = Signal(raw_bits), Signal(raw_bits)
         m.d.comb += [
-            self.o.payload.eq(Mux(taken, pair[word_bits:], pair)),
+            self.o.payload.eq(Mux(moves, pair[word_bits:], pair)),
             key.eq(self.key),
             value.eq(self.value),
         ]
-        m.d.sync += [taken.eq(self.o.valid & self.o.ready), moves.eq(self.o.valid & self.o.ready)]
+        m.d.sync += moves.eq(self.o.valid & self.o.ready)
         with m.If(moves):
-            m.d.sync += pair.eq(Mux(there, Cat(key, value), pair >> word_bits))
+            m.d.sync += pair.eq(Mux(self.o.valid, pair >> word_bits, Cat(key, value)))
         with m.FSM():
             with m.State("ASK"):
                 m.d.comb += self.read_en.eq(self.busy & self.cursor_valid)
