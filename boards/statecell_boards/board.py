@@ -37,7 +37,7 @@ class Board:
     leds: resources of the status LEDs link, busy and error: name, number, subsignal or "".
     button: resource of the reset button: name and number.
     pnr: options of place and route that name the part; pack: options of the bitstream packer.
-    ram_places, multiplier_places: of those outside of the array (``statecell_boards.anchors``), as far as fixed.
+    floorplan: gives cells of the netlist their places on the FPGA.
     seeds: seeds of place and route to try, the best first.
     serial: buffers of the serial link.
     multiplier: forms of the array's multipliers.
@@ -61,8 +61,7 @@ class Board:
     pnr: tuple[str, ...] = ()
     pack: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
-    ram_places: tuple[str, ...] = ()
-    multiplier_places: tuple[str, ...] = ()
+    floorplan: Callable[[dict[str, Any]], int] | None = None
     seeds: tuple[int, ...] = (1, 2, 3)
     serial: SerialLink = field(default_factory=SerialLink)
     multiplier: Multiplier = "gated"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from amaranth_boards.ecpix5 import ECPIX585Platform
 
-from statecell_boards.anchors import multiplier_row, ram_row
 from statecell_boards.board import Board
 from statecell_boards.ecp5 import pll
+from statecell_boards.floorplan import lfe5u_85f
 
 BOARD = Board(
     name="ecpix5_85f",
@@ -21,7 +21,6 @@ BOARD = Board(
     programmer="ecpix5",
     interface="USB (FT2232)",
     multiplier="mixed",
-    ram_places=ram_row(22, 18),
-    multiplier_places=multiplier_row(34, 11),
+    floorplan=lfe5u_85f,
     pnr=("--um5g-85k", "--package", "CABGA554", "--speed", "8"),
 )

@@ -6,9 +6,9 @@ from amaranth.build import Attrs
 from amaranth_boards.orangecrab_r0_2 import OrangeCrabR0_2_85FPlatform
 from amaranth_boards.resources import UARTResource
 
-from statecell_boards.anchors import multiplier_row, ram_row
 from statecell_boards.board import Board
 from statecell_boards.ecp5 import pll
+from statecell_boards.floorplan import lfe5u_85f
 
 BOARD = Board(
     name="orangecrab_85f",
@@ -24,8 +24,7 @@ BOARD = Board(
     programmer="orangeCrab",
     interface="3.3 V serial adapter on GPIO 0 and 1",
     multiplier="mixed",
-    ram_places=ram_row(22, 18),
-    multiplier_places=multiplier_row(34, 11),
+    floorplan=lfe5u_85f,
     pnr=("--85k", "--package", "CSFBGA285", "--speed", "8"),
     pack=("--compress", "--freq", "38.8"),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
-from statecell_boards.anchors import multiplier_row, ram_row
 from statecell_boards.board import Board
 from statecell_boards.ecp5 import pll
+from statecell_boards.floorplan import lfe5u_85f
 
 BOARD = Board(
     name="ulx3s_85f",
@@ -21,7 +21,6 @@ BOARD = Board(
     programmer="ulx3s",
     interface="USB (FT231X)",
     multiplier="mixed",
-    ram_places=ram_row(22, 18),
-    multiplier_places=multiplier_row(34, 11),
+    floorplan=lfe5u_85f,
     pnr=("--85k", "--package", "CABGA381", "--speed", "6"),
 )
