@@ -80,7 +80,7 @@ def _split_module(module: Netlist, most: int, near: int) -> int:
             while part > len(copies):
                 highest += 1
                 copies.append(highest)
-                cells[f"{name}$copy{len(copies)}"] = {
+                cells[f"{name}$copy{highest}"] = {  # a name of its own, for a register may be split again
                     **cell,
                     "connections": {port: list(bits) for port, bits in cell["connections"].items()} | {"Q": [highest]},
                 }

@@ -111,3 +111,16 @@ def test_an_ice40s_report_gets_its_flip_flops(tmp_path: Path, monkeypatch: pytes
     made = bitstream.build(board("icebreaker"), tmp_path)
     assert (made["lut"], made["ff"], made["spram"], made["met"]) == (7, 1, 4, True)
     assert made["available"]["ff"] == 10 and made["tokens"]["glassllm"] == 128
+
+
+def test_a_pin_without_a_driver_is_named() -> None:
+    cell: dict[str, Any] = {
+        "type": "LUT4", "port_directions": {"A": "input", "Z": "output"}, "connections": {"A": [2], "Z": [3]},
+        "parameters": {"INIT": "0" * 16},
+    }
+    design: dict[str, Any] = {"modules": {"top": {"cells": {"gate": cell}, "netnames": {}, "ports": {
+        "i": {"direction": "input", "bits": [2]}}}}}
+    bitstream.rework_ecp5(design)
+    cell["connections"]["A"] = [4]
+    with pytest.raises(BoardError, match=r"1 pins without a driver, gate\.A first"):
+        bitstream.rework_ecp5(design)

@@ -68,6 +68,25 @@ def test_a_register_behind_a_register_is_copied_at_its_own_limit() -> None:
     assert split_fanout(netlist(20), 100, behind_register=6) == 0
 
 
+def test_a_register_that_is_split_again_for_copies_of_another_keeps_all_its_copies() -> None:
+    design = netlist(20)
+    cells = design["modules"]["top"]["cells"]
+    behind = {**cells["source"], "connections": {**cells["source"]["connections"], "DI": [5], "Q": [200]}}
+    cells["behind"] = behind
+    for i in range(60):  # loads of the register behind: its copies are more loads of the first
+        cells[f"far_{i}"] = {**behind, "connections": {**behind["connections"], "DI": [200], "Q": [300 + i]}}
+    assert split_fanout(design, 8, behind_register=4) > 15
+    driven = {cell["connections"]["Q"][0] for cell in cells.values()}
+    assert len(driven) == len(cells)
+    loads: dict[int, int] = {}
+    for cell in cells.values():
+        for pin in ("DI", "CE"):
+            bit = cell["connections"][pin][0]
+            assert bit in driven or bit in (3, 4)
+            loads[bit] = loads.get(bit, 0) + 1
+    assert max(count for bit, count in loads.items() if bit not in (3, 4)) <= 8
+
+
 def test_the_attribute_of_a_register_goes_before_the_limits() -> None:
     design = netlist(20)
     design["modules"]["top"]["netnames"]["slow"] = {"bits": [5], "attributes": {LOADS: f"{4:032b}"}}
