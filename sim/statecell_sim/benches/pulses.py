@@ -38,15 +38,16 @@ class Strobe:
             self.valid.value = 0
 
 
-async def pulse_when(clk: Any, strobe: Any, allowed: Callable[[], bool], *, watchdog: int) -> None:
-    """One pulse of ``strobe`` in a cycle in which ``allowed`` says so.
+async def pulse_when(clk: Any, strobe: Any, allowed: Callable[[], bool], *, watchdog: int,
+                     value: int = 1) -> None:
+    """One pulse of ``strobe``, to ``value``, in a cycle in which ``allowed`` says so.
 
     ``allowed`` is asked in the middle of a cycle, when combinational outputs have settled.
     """
     for _ in range(watchdog):
         await FallingEdge(clk)
         if allowed():
-            strobe.value = 1
+            strobe.value = value
             await RisingEdge(clk)
             strobe.value = 0
             return

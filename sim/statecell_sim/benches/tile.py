@@ -133,7 +133,7 @@ async def load(dut: Any, g: Geometry, query: Queries, rng: random.Random, idle: 
         write(dut, "query", lane=lane, codes=codes, sign=int(query.sign[lane] < 0),
               mantissa=int(query.mantissa[lane]) - 8, exponent=int(query.exponent[lane]))
         await pulse_when(dut.clk, dut.query__valid, lambda: bits(dut.query_ready) == 1 and rng.random() >= idle,
-                         watchdog=WATCHDOG)
+                         watchdog=WATCHDOG, value=1 << lane)
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")

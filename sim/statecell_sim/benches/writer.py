@@ -135,7 +135,7 @@ async def next_event(dut: Any, rng: random.Random, back_pressure: float) -> tupl
         before = bits(dut.query_ready)
         dut.query_ready.value = before or rng.random() >= back_pressure
         await RisingEdge(dut.clk)
-        query, row = bits(dut.query__valid), bits(dut.write__key_en) | bits(dut.write__value_en)
+        query, row = bool(bits(dut.query__valid)), bits(dut.write__key_en) | bits(dut.write__value_en)
         assert query + row <= 1 and (before or not query)
         assert query or row or not bits(dut.done)
         if query:
