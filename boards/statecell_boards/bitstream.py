@@ -16,6 +16,7 @@ from statecell_boards.errors import BoardError
 from statecell_boards.fanout import split_fanout
 from statecell_boards.fold import fold_gates
 from statecell_boards.multipliers import absorb_registers
+from statecell_boards.netlist import undriven
 from statecell_boards.tools import run, shown
 from statecell_hw.emit import build_hash
 
@@ -151,19 +152,6 @@ def rework_ecp5(netlist: dict[str, Any]) -> None:
     if lost := undriven(netlist):
         raise BoardError(f"The steps on the netlist left {len(lost)} pins without a driver, {lost[0]} first: a defect "
                          "of one of them; please report it.")
-
-
-def undriven(netlist: dict[str, Any]) -> list[str]:
-    """Input pins, as "cell.port", of nets that nothing drives."""
-    lost = []
-    for module in netlist["modules"].values():
-        cells = module["cells"]
-        driven = {bit for port in module["ports"].values() for bit in port["bits"]}
-        driven |= {bit for cell in cells.values() for port, bits in cell["connections"].items() for bit in bits
-                   if cell["port_directions"][port] == "output"}
-        lost += [f"{name}.{port}" for name, cell in cells.items() for port, bits in cell["connections"].items()
-                 if cell["port_directions"][port] != "output" and any(type(b) is int and b not in driven for b in bits)]
-    return lost
 
 
 def _synthesise_ecp5(board: Board, folder: Path) -> None:

@@ -6,12 +6,8 @@ scarce enables: one net across the chip for each stage, and registers that can s
 
 from __future__ import annotations
 
-from typing import Any
-
-from statecell_boards.fanout import REGISTER
+from statecell_boards.netlist import REGISTER, Netlist
 from statecell_hw.array.arithmetic import UNREAD
-
-Netlist = dict[str, Any]
 
 
 def free_enables(netlist: Netlist) -> int:

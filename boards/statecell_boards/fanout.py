@@ -7,14 +7,11 @@ names, so cells in the order of their names make parts that lie close to each ot
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from statecell_boards.netlist import RAM, REGISTER, Bit, Netlist, inputs, natural, outside
 
-Bit = int | str
-Netlist = dict[str, Any]
-REGISTER = "TRELLIS_FF"
 CONTROL = ("CE", "LSR")
-RAM, RAM_LOADS = "DP16KD", 8
+RAM_LOADS = 8
+"""Loads that a block RAM counts for."""
 LOADS = "loads_of_a_copy"
 """Attribute of registers: how many loads a copy may have, in place of the limits."""
 
@@ -23,9 +20,8 @@ def split_fanout(netlist: Netlist, limit: int, *, behind_register: int | None = 
     """Copies registers of more than ``limit`` loads, in every module; returns the number of copies added.
 
     ``behind_register`` is the limit for a register whose input is another register's output, ``limit`` unless given;
-    the attribute LOADS goes before both. A
-    load is a cell, whatever the number of its pins; a block RAM counts for RAM_LOADS, because there are few in a wide
-    area.
+    the attribute LOADS goes before both. A load is a cell, whatever the number of its pins; a block RAM counts for
+    RAM_LOADS, because there are few in a wide area.
 
     A register and its copies have the same inputs, so they always hold the same. ``netlist`` is what Yosys's
     `write_json` gives after `synth_ecp5`; it is changed in place.
@@ -38,24 +34,14 @@ def split_fanout(netlist: Netlist, limit: int, *, behind_register: int | None = 
     return total
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
 def _split_module(module: Netlist, most: int, near: int) -> int:
     cells: Netlist = module["cells"]
     loads: dict[Bit, dict[str, list[tuple[str, int]]]] = {}
-    highest = 0
-    for name, cell in cells.items():
-        for port, bits in cell["connections"].items():
-            for place, bit in enumerate(bits):
-                if isinstance(bit, int):
-                    highest = max(highest, bit)
-                if cell["port_directions"][port] != "output":
-                    loads.setdefault(bit, {}).setdefault(name, []).append((port, place))
-    for port in module["ports"].values():
-        highest = max(highest, *(bit for bit in port["bits"] if isinstance(bit, int)), 0)
-    outside = {bit for port in module["ports"].values() for bit in port["bits"]}
+    for bit, name, port, place in inputs(module):
+        loads.setdefault(bit, {}).setdefault(name, []).append((port, place))
+    ports = outside(module)
+    nets = {bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits} | ports
+    highest = max((bit for bit in nets if isinstance(bit, int)), default=0)
     own = {bit: int(name["attributes"][LOADS], 2) for name in module["netnames"].values() if LOADS in name["attributes"]
            for bit in name["bits"]}
     registers = {cell["connections"]["Q"][0] for cell in cells.values() if cell["type"] == REGISTER}
@@ -67,7 +53,7 @@ def _split_module(module: Netlist, most: int, near: int) -> int:
         here = loads.get(bit, {})
         total = sum(_weight(cells[load]) for load in here)
         limit = own.get(bit, near if cell["connections"]["DI"][0] in registers else most)
-        if bit in outside or total <= limit:
+        if bit in ports or total <= limit:
             continue
         size = total / -(-total // limit)  # of each part
         so_far = 0

@@ -9,12 +9,9 @@ share a column, and the placer arranges the logic around them. The block RAMs of
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from statecell_boards.fanout import RAM, natural
-from statecell_boards.multipliers import MULTIPLIER
+from statecell_boards.netlist import MULTIPLIER, RAM, Netlist, natural
 
-Netlist = dict[str, Any]
 COLUMNS = 52
 """Block RAMs of a row, and multipliers of a row."""
 CONTROL_ROW, KEY_ROW, VALUE_ROWS = 22, 46, (70, 82)

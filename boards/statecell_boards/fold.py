@@ -12,13 +12,13 @@ at C = D = 0. With an input to spare D is tied to 1, which keeps the lower table
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
 
-Bit = int | str
-Netlist = dict[str, Any]
+from statecell_boards.netlist import TABLE, Bit, Netlist, drivers, inputs, outside
+
 LUT_INPUTS = ("A", "B", "C", "D")
 
 
@@ -47,19 +47,9 @@ def fold_gates(netlist: Netlist) -> int:
 
 def _fold_module(module: Netlist) -> int:
     cells: Netlist = module["cells"]
-    uses: dict[Bit, int] = {}
-    drivers: dict[Bit, str] = {}
-    for name, cell in cells.items():
-        for port, bits in cell["connections"].items():
-            inward = cell.get("port_directions", {}).get(port) != "output"
-            for bit in bits:
-                if inward:
-                    uses[bit] = uses.get(bit, 0) + 1
-        if cell["type"] == "LUT4":
-            drivers[cell["connections"]["Z"][0]] = name
-    for port in module["ports"].values():
-        for bit in port["bits"]:
-            uses[bit] = uses.get(bit, 0) + 1
+    uses = Counter(bit for bit, *_ in inputs(module))
+    uses.update(outside(module))
+    gates = {bit: name for bit, name in drivers(module).items() if cells[name]["type"] == TABLE}
     folded = 0
     for cell in list(cells.values()):
         if cell["type"] == "CCU2C":
@@ -70,13 +60,13 @@ def _fold_module(module: Netlist) -> int:
                 operands: list[list[_Operand]] = []
                 for pin, turned in inverted.items():
                     bit = cell["connections"][f"{pin}{half}"][0]
-                    gate = drivers.get(bit)
+                    gate = gates.get(bit)
                     forms = [_plain(bit)]
                     if gate is not None and uses[bit] == 1:
                         forms.insert(0, _gate(gate, cells[gate]))
                     operands.append([form.inverted() if turned else form for form in forms])
                 for gate in _fold(cell, half, operands):
-                    del drivers[cells.pop(gate)["connections"]["Z"][0]]
+                    del gates[cells.pop(gate)["connections"]["Z"][0]]
                     folded += 1
     return folded
 

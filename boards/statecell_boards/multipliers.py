@@ -7,13 +7,8 @@ registers of its own each wire has a cycle.
 
 from __future__ import annotations
 
-from typing import Any
+from statecell_boards.netlist import MULTIPLIER, REGISTER, Bit, Netlist, drivers, inputs, outside
 
-from statecell_boards.fanout import REGISTER
-
-Bit = int | str
-Netlist = dict[str, Any]
-MULTIPLIER = "MULT18X18D"
 OPERANDS = {operand: tuple(f"{operand}{i}" for i in range(18)) for operand in "AB"}
 PRODUCT = tuple(f"P{i}" for i in range(36))
 
@@ -31,20 +26,14 @@ def absorb_registers(netlist: Netlist) -> int:
 
 def _absorb_module(module: Netlist) -> int:
     cells: Netlist = module["cells"]
-    drivers: dict[Bit, str] = {}
+    makers, ports = drivers(module), outside(module)
     loads: dict[Bit, list[tuple[str, str]]] = {}
-    for name, cell in cells.items():
-        for port, bits in cell["connections"].items():
-            for bit in bits:
-                if cell["port_directions"][port] == "output":
-                    drivers[bit] = name
-                else:
-                    loads.setdefault(bit, []).append((name, port))
-    outside = {bit for port in module["ports"].values() for bit in port["bits"]}
+    for bit, name, port, _ in inputs(module):
+        loads.setdefault(bit, []).append((name, port))
 
     def register_of(bit: Bit) -> Netlist | None:
         """The register that makes this bit, if it takes its input in every cycle."""
-        cell = cells.get(drivers.get(bit, ""))
+        cell = cells.get(makers.get(bit, ""))
         return cell if cell is not None and _free(cell) else None
 
     absorbed = 0
@@ -59,10 +48,10 @@ def _absorb_module(module: Netlist) -> int:
         clocks = {str(r["connections"]["CLK"]) for r in before.values() if r is not None}
         if (
             None in before.values() or len(clocks) != 1
-            or any(cells.get(drivers.get(r["connections"]["DI"][0], ""), {}).get("type") != REGISTER
+            or any(cells.get(makers.get(r["connections"]["DI"][0], ""), {}).get("type") != REGISTER
                    for r in before.values() if r is not None)
             or any(len(to) != 1 or to[0][1] != "DI" or not _free(cells[to[0][0]]) for to in after.values())
-            or outside & {pins[pin][0] for pin in used}
+            or ports & {pins[pin][0] for pin in used}
         ):
             continue
         clock = next(r for r in before.values() if r is not None)["connections"]["CLK"]
@@ -73,12 +62,12 @@ def _absorb_module(module: Netlist) -> int:
                 loads[bit].remove((name, pin))
                 loads.setdefault(pins[pin][0], []).append((name, pin))
         for bit in before:
-            if not loads[bit] and bit not in outside:
-                del cells[drivers[bit]]
+            if not loads[bit] and bit not in ports:
+                del cells[makers[bit]]
         for pin in used:
             register_name = after[pin][0][0]
             pins[pin] = list(cells.pop(register_name)["connections"]["Q"])
-            drivers[pins[pin][0]] = name
+            makers[pins[pin][0]] = name
         _set_registers(cell, clock)
         absorbed += 1
     return absorbed

@@ -17,6 +17,7 @@ from statecell.model.recurrent.mode import Mode, Rounding, Rule, Scales, Storage
 from statecell.model.recurrent.state import ONE_DECAY, State, new_state
 from statecell.runtime.recurrent.device_states import state_mode
 from statecell.runtime.recurrent.engine import StateShape
+from statecell.snapshot import state_pages
 from statecell.spec import formats
 from statecell.spec.commands import StateFlag, StateMode
 from statecell.spec.geometry import Geometry
@@ -82,9 +83,7 @@ def head_mode(state: State, head: int, first_page: int = 0, *, bonus: bool) -> S
 
 def pages(state: State, head: int) -> int:
     """Pages that a head takes, its log included."""
-    mode = state.modes.each[head]
-    rows = state.halves * state.channels * mode.planes // 2 + (2 * mode.interval if mode.interval > 1 else 0)
-    return -(-rows // state.geometry.page_rows)
+    return len(state_pages(head_mode(state, head, bonus=False), state.geometry.page_rows))
 
 
 def head_modes(state: State, heads: Sequence[int], *, bonus: bool) -> list[StateMode]:
