@@ -119,17 +119,14 @@ class Score(wiring.Component):
             ]
 
         def delay(stage: int, values: Sequence[Value], name: str) -> list[Signal]:
-            # the low mark is reset: an aborted pass must not leave one behind
-            if name != "low":
-                return hold(m, valid[stage], values, f"{name}_{stage}")
-            held = [Signal(v.shape(), name=f"low_{stage}") for v in values]
-            with m.If(valid[stage]):
-                m.d.sync += [h.eq(v) for h, v in zip(held, values, strict=True)]
-            return held
+            return hold(m, valid[stage], values, f"{name}_{stage}")
 
         lows = [low]
         for stage in range(scaled):
-            lows += delay(stage, [lows[-1]], "low")
+            # reset, for an aborted pass must not leave a mark behind
+            lows.append(Signal(name=f"low_{stage}"))
+            with m.If(valid[stage]):
+                m.d.sync += lows[-1].eq(lows[-2])
         for stage in range(self.lead - 1):
             mantissa = delay(stage, mantissa, "mantissa")
             sign = delay(stage, sign, "sign")

@@ -19,8 +19,8 @@ ENTRY = 1
 
 
 class BankAccess(wiring.Signature):
-    """Both banks' ports: ``row`` is read where ``read_en`` is high, a fixed time before ``key`` and ``value`` show it;
-    they hold until the next read. ``write_key`` and ``write_value`` go to ``write_row``.
+    """Both banks' ports: ``row`` is read where ``read_en`` is high, a fixed time before ``key`` and ``value`` show it.
+    ``write_key`` and ``write_value`` go to ``write_row``.
     """
 
     def __init__(self, geometry: Geometry) -> None:
