@@ -99,7 +99,7 @@ class RowStore(wiring.Component):
             MODULE,
             p_WIDTH=ROW_WORD_BITS, p_DEPTH=self.words, p_ADDRESS=len(address), i_clk=ClockSignal(),
             i_write_en=self.write, i_write_row=address, i_write_data=self.data,
-            i_read_en=~self.write, i_read_row=address, o_read_data=self.word,
+            i_read_row=address, o_read_data=self.word,
         )
 
     def _in_spram(self, m: Module, address: Signal) -> None:
