@@ -52,7 +52,7 @@ CONFIGS: dict[str, Any] = {
 
 def small_model(name: str = "llama", config: Any = None) -> Any:
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(config or CONFIGS[name](), attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(config or CONFIGS[name]())  # sdpa, where there is attention
     # An end-of-sequence token would end the comparison early.
     model.generation_config.eos_token_id = None
     return model.eval()

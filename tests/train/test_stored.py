@@ -11,7 +11,7 @@ from torch import Tensor
 
 from statecell.runtime.recurrent.cache import StateCache
 from statecell.runtime.recurrent.calibration import StateCalibration, calibrate_states, plans
-from statecell.runtime.recurrent.dispatch import FUNCTIONS, installed, rules_of
+from statecell.runtime.recurrent.dispatch import chunked_rule, installed, rules_of
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.support import model_geometry
 from statecell.spec.geometry import config
@@ -41,7 +41,7 @@ def cache_of(model: Any, kind: type, state_format: str, calibration: StateCalibr
     recurrent = dict(zip(shape.layers, plans(shape, states, state_format, calibration), strict=True))
     if kind is StateCache:
         return StateCache(states, 3, recurrent)
-    return StoredCache(states, 3, recurrent, getattr(module, FUNCTIONS[0]))
+    return StoredCache(states, 3, recurrent, chunked_rule(module))
 
 
 @pytest.mark.parametrize("state_format", ["int4", "default", "int4-stochastic"])
@@ -78,7 +78,7 @@ def test_gradients_are_those_of_the_float_rule(model: Any, calibration: StateCal
         return list(torch.autograd.grad(out.square().sum(), inputs))
 
     out = layer.rule(query, key, value, -g, beta)
-    exact = getattr(module, FUNCTIONS[0])(query, key, value, g=-g, beta=beta, use_qk_l2norm_in_kernel=True)[0]
+    exact = chunked_rule(module)(query, key, value, g=-g, beta=beta, use_qk_l2norm_in_kernel=True)[0]
     weight = 2 * out.detach()
     assert not torch.allclose(out, exact, atol=1e-3)
     for mine, theirs in zip(gradients(out), torch.autograd.grad(exact, inputs, weight), strict=True):
@@ -95,8 +95,9 @@ def test_the_float_rule_begins_at_the_stored_state(model: Any, state_format: str
     gates = [torch.rand(2, count, 2, generator=generator) for _ in range(2)]
     layer.rule(*vectors, -gates[0], gates[1])
     module = rules_of(model)
-    _, state = getattr(module, FUNCTIONS[0])(*vectors, g=-gates[0], beta=gates[1], output_final_state=True,
-                                             use_qk_l2norm_in_kernel=True)
+    assert module is not None
+    _, state = chunked_rule(module)(*vectors, g=-gates[0], beta=gates[1], output_final_state=True,
+                                    use_qk_l2norm_in_kernel=True)
     assert torch.allclose(layer.real_state(), state, atol=0.02 * float(state.abs().max()))
 
 

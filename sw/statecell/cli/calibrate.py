@@ -26,21 +26,22 @@ def calibrate(
     from statecell.runtime.calibration import calibrate as measure
     from statecell.runtime.calibration import fingerprint, own_path
     from statecell.runtime.recurrent.calibration import calibrate_states, state_path
-    from statecell.runtime.support import model_geometry
+    from statecell.runtime.support import context_of, model_geometry
     from statecell.store.models import load_model
     from statecell.store.texts import load_text
 
     loaded = load_model(model)
-    window = min(1024, getattr(loaded.model.config, "max_position_embeddings", 1024))
+    shape, window = model_geometry(loaded.model), min(1024, context_of(loaded.model))
     known_as = fingerprint(loaded.model)
     path = own_path(known_as)
     path.parent.mkdir(parents=True, exist_ok=True)  # before minutes of work, if it cannot be made
     ids = loaded.tokenizer(load_text(text), add_special_tokens=False)["input_ids"][:tokens]
-    with Counting("calibrating, tokens") as step:
-        calibration = measure(loaded.model, ids, name=loaded.name, text=text, window=window, progress=step)
-    calibration.save(path)
-    facts = {"model": loaded.name, "text": text, "tokens": calibration.tokens, "file": str(path)}
-    if model_geometry(loaded.model).states is not None:
+    facts = {"model": loaded.name, "text": text, "tokens": len(ids)}
+    if shape.layers:
+        with Counting("calibrating, tokens") as step:
+            measure(loaded.model, ids, name=loaded.name, text=text, window=window, progress=step).save(path)
+        facts["file"] = str(path)
+    if shape.states is not None:
         with Counting("calibrating states, tokens") as step:
             states = calibrate_states(loaded.model, ids, name=loaded.name, text=text, window=len(ids), progress=step)
         states.save(state_path(known_as))
@@ -48,4 +49,5 @@ def calibrate(
     if as_json:
         print_json(facts)
     else:
-        out().print(f"{loaded.name}: {calibration.tokens} tokens of {text}, kept in {path}", soft_wrap=True)
+        kept = facts.get("file", facts.get("states_file"))
+        out().print(f"{loaded.name}: {len(ids)} tokens of {text}, kept in {kept}", soft_wrap=True)

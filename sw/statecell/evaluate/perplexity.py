@@ -11,6 +11,7 @@ import torch
 
 from statecell.errors import StatecellError
 from statecell.evaluate.formats import check_formats, using
+from statecell.runtime.support import context_of
 from statecell.store.models import load_model
 from statecell.store.texts import load_text
 
@@ -63,7 +64,7 @@ def check_windows(tokens: int, window: int) -> None:
 
 def check_context(model: Any, tokens: int) -> None:
     """Raise EvaluationError where one sequence of `tokens` is longer than the model's context."""
-    context = model.config.get_text_config(decoder=True).max_position_embeddings
+    context = context_of(model)
     if tokens > context:
         raise EvaluationError(f"A sequence has {tokens} tokens, the model's context is {context}: make it shorter.")
 

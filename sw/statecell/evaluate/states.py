@@ -25,7 +25,7 @@ from statecell.runtime.recurrent.engine import StateEngine
 from statecell.runtime.recurrent.guards import Guards, guards_of
 from statecell.runtime.recurrent.layer import LayerPlan
 from statecell.runtime.recurrent.model_states import ModelStates
-from statecell.runtime.support import StateGeometry, model_geometry
+from statecell.runtime.support import StateGeometry, array_of, model_geometry
 from statecell.spec.geometry import config
 from statecell.store.models import load_model
 from statecell.store.quiet import quiet_transformers
@@ -91,7 +91,7 @@ def state_perplexity(
 
     Keys and values stay float, so that the difference is the states'. The integer model takes all streams in step.
     `progress(done, total)` counts tokens of all passes. Raises EvaluationError for a text that is too short,
-    UnsupportedError for a format that is not known or a model without Gated DeltaNet layers.
+    UnsupportedError for a format that is not known or a model without recurrent states.
     """
     check_states(states)
     loaded = load_model(model_name)
@@ -136,7 +136,7 @@ def bits(shape: StateGeometry, name: str, calibration: StateCalibration | None,
         return 32.0, 0.0
     if name in NAIVE:
         return naive_bits(NAIVE[name], shape.dim), 0.0
-    states = ModelStates(config(default_config(shape.dim)))
+    states = ModelStates(config(default_config(array_of(shape.dim))))
     modes = [mode for plan in plans(shape, states, name, calibration, guards) for mode in plan.modes]
     each = [(m.bits_per_element(states.geometry), m.log_bits_per_element(states.geometry, shape.channels))
             for m in modes]
@@ -147,13 +147,13 @@ def bits(shape: StateGeometry, name: str, calibration: StateCalibration | None,
 def stored(model: Any, shape: StateGeometry, names: Sequence[str], streams: int,
            calibration: StateCalibration | None) -> Iterator[StateCache]:
     """A cache for ``streams`` sequences in each of the formats ``names`` (of one of `passes`) while the block runs."""
-    geometry = config(default_config(shape.dim))
+    geometry = config(default_config(array_of(shape.dim)))
     control = NAIVE.get(names[0])
     engine: StateEngine = ModelStates(geometry) if control is None else NaiveStates(geometry, control)
     guards = guards_of(model)
     each = [plans(shape, engine, "int8" if name in NAIVE else name, calibration, guards) for name in names]
-    chosen = [LayerPlan(modes=[mode for plan in layer for mode in [*plan.modes] * streams], units=layer[0].units,
-                        predictor=_first(plan.predictor for plan in layer),
+    chosen = [LayerPlan(rule=shape.rule, modes=[mode for plan in layer for mode in [*plan.modes] * streams],
+                        units=layer[0].units, predictor=_first(plan.predictor for plan in layer),
                         feedback=_first(plan.feedback for plan in layer))
               for layer in zip(*each, strict=True)]
     module = rules_of(model)

@@ -51,7 +51,8 @@ class Attachment:
         state_calibration: StateCalibration | None,
     ) -> None:
         self.geometry = model_geometry(model)
-        check_head_dim(self.geometry.head_dim, engine.head_dim)
+        if self.geometry.layers:
+            check_head_dim(self.geometry.head_dim, engine.head_dim)
         if calibration is None:
             calibration = calibrations.known(model)
         else:
@@ -144,6 +145,8 @@ class Attachment:
         length = getattr(generation_config, "_mask_length", -1) if mask is None else mask.shape[1]
         if isinstance(cache, SlotCache) and cache.sequences and length == input_ids.shape[1]:
             cache.check_history(input_ids)
+            if all(cache.is_linear):  # of which transformers skips nothing
+                input_ids = input_ids[:, cache.get_seq_length():]
         return original(input_ids, generation_config, model_kwargs, *rest, **named)
 
     def _prepare_inputs(self, original: Callable, input_ids: Any, *args: Any, **named: Any) -> Any:
@@ -160,12 +163,16 @@ class Attachment:
     def _forward(self, original: Callable, *args: Any, **kwargs: Any) -> Any:
         """Give a forward pass a slot cache where the caller passed none, and take back what it stored if it raises."""
         named = dict(zip(self._parameters, args, strict=False)) | kwargs
+        for old_name in ("past_key_values", "cache_params"):
+            older = named.pop(old_name, None)
+            if named.get("cache") is None:
+                named["cache"] = older
         if named.get("cache") is None:
-            old_name = named.pop("past_key_values", None)
-            named["cache"] = old_name if old_name is not None else self.new_cache()
+            named["cache"] = self.new_cache()
         cache = self._check_cache(named["cache"])
         check_call(self._model(), 0.0, named)
-        cache.begin_forward(named.get("input_ids"))
+        given = named.get("input_ids")
+        cache.begin_forward(given, named.get("inputs_embeds") if given is None else given, named.get("attention_mask"))
         try:
             output = original(**named)
             cache.end_forward()
@@ -216,7 +223,8 @@ def attach(
     state_format: str = DEFAULT,
     state_calibration: StateCalibration | None = None,
 ) -> Attachment:
-    """Move the attention of a model and its KV cache to an engine, and the states of its Gated DeltaNet layers too.
+    """Move the attention of a model and its KV cache to an engine, and the states of its Gated DeltaNet or
+    Mamba-2 layers too.
 
     Afterwards `model.generate(...)` and `model(...)` are used as always; for several turns pass the cache of the last
     one (`return_dict_in_generate=True`, then `.cache`, or one from the returned attachment's `new_cache()`).

@@ -80,8 +80,13 @@ class SlotCache(RecurrentCache):
         """Sequences of the batch; 0 before the first forward pass."""
         return int(self.state.valid.shape[0])
 
-    def begin_forward(self, input_ids: torch.Tensor | None) -> None:
-        """Called before a forward pass with the ids it will process (None where embeddings are passed)."""
+    def begin_forward(
+        self, input_ids: torch.Tensor | None, given: torch.Tensor | None = None, mask: torch.Tensor | None = None
+    ) -> None:
+        """Called before a forward pass with the ids it will process (None where embeddings are passed).
+
+        `given`: these, or the embeddings; `mask`: the pass's attention mask.
+        """
         self.state.check()
         if self._states and input_ids is not None and self.sequences not in (0, len(input_ids)):
             # else the convolution, which comes before anything of ours, would fail with a sentence of torch's
@@ -89,10 +94,26 @@ class SlotCache(RecurrentCache):
         self.state.plan = None
         self._before = self.checkpoint()
         self._incoming = None if input_ids is None else input_ids.detach().cpu().numpy()
+        if given is not None and all(self.is_linear):
+            self._plan_states(len(given), given.shape[1], mask)
+
+    def _plan_states(self, batch: int, new: int, mask: torch.Tensor | None) -> None:
+        """The plan of a pass through recurrent layers only: these do not ask for one, and transformers gives a step
+        that follows another no mask.
+        """
+        stored = self.state.valid
+        if mask is None:
+            past = stored if len(stored) else np.ones((batch, 0), np.bool_)
+            mask = torch.from_numpy(np.concatenate([past, np.ones((batch, new), np.bool_)], axis=1))
+        plan = self.state.plan_for(stored.shape[1], batch, new, mask.to(torch.bool))
+        if plan.drops:
+            self._states[0].crop(-1)
 
     def end_forward(self) -> None:
         """Called after a forward pass that returned."""
         state, new = self.state, self._incoming
+        if state.plan is not None:
+            state.valid = state.plan.valid  # as the layers with slots have it already
         past = state.plan.past if state.plan is not None else 0
         if new is None or (past and state.ids is None):
             state.ids = None
@@ -128,6 +149,10 @@ class SlotCache(RecurrentCache):
         self._shorten(before.valid, before.ids)
         for layer, remembered in zip(self._states, before.states, strict=True):
             layer.go_back(remembered)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions of the sequences, padding among them."""
+        return super().get_seq_length(layer_idx) if not all(self.is_linear) else int(self.state.valid.shape[1])
 
     def check_history(self, input_ids: torch.Tensor) -> None:
         """Raise CacheStateError unless the whole history `input_ids` [B, n] begins with the ids stored here."""

@@ -20,7 +20,7 @@ from statecell.runtime.errors import NotFiniteError, UnsupportedError
 from statecell.runtime.half import HalfCache, host_cache
 from statecell.runtime.report import GenerationReport
 from statecell.runtime.stream import TextStream
-from statecell.runtime.support import model_geometry
+from statecell.runtime.support import context_of, model_geometry
 from statecell.runtime.traffic import Traffic, bits_per_element
 from statecell.store.models import load_model
 from statecell.store.quiet import quiet_transformers
@@ -93,7 +93,7 @@ class Session:
     @property
     def context(self) -> int:
         """Most tokens that the model was made for."""
-        return int(self.model.config.get_text_config(decoder=True).max_position_embeddings)
+        return context_of(self.model)
 
     @property
     def calibration(self) -> str:

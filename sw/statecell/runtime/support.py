@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from statecell.model.recurrent.families import GatedDeltaNet
+from statecell.model.recurrent.mode import Rule
 from statecell.runtime.errors import UnsupportedError
-from statecell.runtime.recurrent.dispatch import rules_of
+from statecell.runtime.recurrent.dispatch import family_of
+from statecell.spec.geometry import CONFIGS
 
 _CALL_REFUSALS = {
     "softcap": "capped attention scores (softcap)",
@@ -16,15 +20,18 @@ _CALL_REFUSALS = {
 }
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _RECURRENT = "linear_attention"
+_ARRAYS = sorted({known.head_dim for known in CONFIGS.values() if known.states})
+_UNLIMITED = 1 << 40
 _MODES = {"greedy_search", "sample", "assisted_generation"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateGeometry:
-    """Shape of a model's recurrent states: indices of the ``layers``, value ``heads`` of each, key lanes ``dim`` and
-    value ``channels`` of a head.
+    """Shape of a model's recurrent states: their ``rule``, indices of the ``layers``, value ``heads`` of each, key
+    lanes ``dim`` and value ``channels`` of a head.
     """
 
+    rule: Rule
     layers: tuple[int, ...]
     heads: int
     dim: int
@@ -37,7 +44,10 @@ class StateGeometry:
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Shape of a model's cached state; ``layers`` counts those with a KV cache, ``states`` are its recurrent ones."""
+    """Shape of a model's cached state; ``layers`` counts those with a KV cache, ``states`` are its recurrent ones.
+
+    Without a KV cache ``head_dim`` is that of the array which keeps the states, and there are no ``kv_heads``.
+    """
 
     layers: int
     kv_heads: int
@@ -46,6 +56,8 @@ class Geometry:
 
     def __str__(self) -> str:
         """Readable in a sentence."""
+        if not self.layers and self.states is not None:
+            return str(self.states)
         text = f"{self.layers} layers of {self.kv_heads} KV heads with head_dim {self.head_dim}"
         return text if self.states is None else f"{text} and {self.states}"
 
@@ -80,6 +92,8 @@ def model_geometry(model: Any) -> Geometry:
                 f"a model of type {kind} has {reason}, which the engine does not compute; "
                 "use a model with plain causal attention, such as Llama, Qwen or Mistral"
             )
+    if states is not None and len(states.layers) == config.num_hidden_layers:
+        return Geometry(layers=0, kv_heads=0, head_dim=array_of(states.dim), states=states)
     heads = config.num_attention_heads
     return Geometry(
         layers=config.num_hidden_layers - (len(states.layers) if states is not None else 0),
@@ -89,23 +103,39 @@ def model_geometry(model: Any) -> Geometry:
     )
 
 
+def array_of(dim: int) -> int:
+    """The head_dim of the least array whose rows take keys of ``dim`` lanes whole, else the largest there is."""
+    return next((lanes for lanes in _ARRAYS if dim <= lanes), _ARRAYS[-1])
+
+
 def _state_geometry(model: Any, config: Any) -> StateGeometry | None:
-    """Shape of a model's Gated DeltaNet states; None where it has none."""
-    layers = recurrent_layers(config)
-    if not layers or rules_of(model) is None:
+    """Shape of the states of a model's Gated DeltaNet or Mamba-2 layers; None where it has none."""
+    layers, family = recurrent_layers(config), family_of(model)
+    if not layers or family is None:
         return None
-    return StateGeometry(
-        layers=layers,
-        heads=config.linear_num_value_heads,
-        dim=config.linear_key_head_dim,
-        channels=config.linear_value_head_dim,
-    )
+    if family is GatedDeltaNet:
+        return StateGeometry(rule=family.rule, layers=layers, heads=config.linear_num_value_heads,
+                             dim=config.linear_key_head_dim, channels=config.linear_value_head_dim)
+    mixer = recurrent_modules(model, layers)[0]
+    return StateGeometry(rule=family.rule, layers=layers, heads=mixer.num_heads, dim=mixer.ssm_state_size,
+                         channels=mixer.head_dim)
+
+
+def recurrent_modules(model: Any, layers: Sequence[int]) -> list[Any]:
+    """The modules of a model's decoder that are the recurrences of these layers: those with decays of their own."""
+    decoder = model.get_decoder().layers
+    return [next(module for module in decoder[index].children() if hasattr(module, "A_log")) for index in layers]
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
     """Indices of the layers that a text configuration calls linear attention."""
     kinds = getattr(config, "layer_types", None) or ()
     return tuple(index for index, kind in enumerate(kinds) if kind == _RECURRENT)
+
+
+def context_of(model: Any) -> int:
+    """Most tokens that a model was made for; one without attention names no limit."""
+    return int(getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", _UNLIMITED))
 
 
 def check_head_dim(wanted: int, available: int) -> None:

@@ -1,4 +1,4 @@
-"""Small random hybrids of Gated DeltaNet and softmax layers, and exact states to put under them."""
+"""Small random models of Gated DeltaNet or Mamba-2 layers, most with a softmax layer, and exact states under them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen3_5TextConfig, Qwen3NextConfig
+from transformers import BambaConfig, GraniteMoeHybridConfig, Mamba2Config, Qwen3_5TextConfig, Qwen3NextConfig
 
 from statecell.model.recurrent import reference
 from statecell.model.recurrent.integer import Token
@@ -31,6 +31,17 @@ _SHAPE: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2,
 }
+_MAMBA: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 32, "state_size": HEAD_DIM,
+    "n_groups": 2, "chunk_size": 8, "initializer_range": 0.3, "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": 2,
+}
+_MIXED: dict[str, Any] = {
+    **{name: _SHAPE[name] for name in ("vocab_size", "intermediate_size", "num_hidden_layers",
+                                       "max_position_embeddings", "initializer_range")},
+    "hidden_size": 2 * HEAD_DIM, "num_attention_heads": 2, "num_key_value_heads": 1, "mamba_n_heads": 4,
+    "mamba_d_head": 32, "mamba_d_state": HEAD_DIM, "mamba_n_groups": 2, "mamba_chunk_size": 8, "pad_token_id": PAD,
+    "bos_token_id": 1, "eos_token_id": 2,
+}
 CONFIGS: dict[str, Any] = {
     "qwen3_5": lambda: Qwen3_5TextConfig(**_SHAPE),
     "qwen3_5-nope": lambda: Qwen3_5TextConfig(
@@ -38,6 +49,14 @@ CONFIGS: dict[str, Any] = {
     "qwen3_5-wide": lambda: Qwen3_5TextConfig(**_SHAPE | {"linear_key_head_dim": 2 * HEAD_DIM}),
     "qwen3_next": lambda: Qwen3NextConfig(**_SHAPE, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=32,
                                           shared_expert_intermediate_size=32),
+    "qwen3_5-narrow": lambda: Qwen3_5TextConfig(**_SHAPE | {"linear_key_head_dim": HEAD_DIM // 2}),
+    "mamba2": lambda: Mamba2Config(**_MAMBA),
+    "mamba2-narrow": lambda: Mamba2Config(**_MAMBA | {"state_size": HEAD_DIM // 2}),
+    "mamba2-wide": lambda: Mamba2Config(**_MAMBA | {"state_size": 2 * HEAD_DIM}),
+    "bamba": lambda: BambaConfig(**_MIXED, attn_layer_indices=[1]),
+    "granite": lambda: GraniteMoeHybridConfig(
+        **_MIXED, layer_types=_SHAPE["layer_types"], num_local_experts=2, num_experts_per_tok=1,
+        shared_intermediate_size=32),
 }
 LINEAR = (0, 2)
 
@@ -109,7 +128,7 @@ def _interrupt(*_: object) -> None:
 def fail_everywhere(model: Any, cache: Any, ids: torch.Tensor) -> None:
     """A pass that fails in front of each layer, by NaN and by an interrupt, and one that fails after the last."""
     kinds: list[tuple[Any, Any, type[BaseException]]] = [(model.lm_head, _interrupt, KeyboardInterrupt)]
-    for layer in model.model.layers:
+    for layer in model.get_decoder().layers:
         kinds += [(layer, _nan, NotFiniteError), (layer, _interrupt, KeyboardInterrupt)]
     for module, hook, error in kinds:
         handle = module.register_forward_pre_hook(hook)
@@ -118,9 +137,10 @@ def fail_everywhere(model: Any, cache: Any, ids: torch.Tensor) -> None:
         handle.remove()
 
 
-def conversation(engine: Any, failing: bool, state_format: str = "int4-log8") -> tuple[list[torch.Tensor], Any]:
-    """Logits of some passes of a hybrid on an engine, if ``failing`` with some that fail before each; and its cache."""
-    model = hybrid()
+def conversation(engine: Any, failing: bool, state_format: str = "int4-log8",
+                 name: str = "qwen3_5") -> tuple[list[torch.Tensor], Any]:
+    """Logits of some passes of a model on an engine, if ``failing`` with some that fail before each; and its cache."""
+    model = hybrid(name)
     attachment = attach(model, engine, state_format=state_format)
     cache = attachment.new_cache()
     logits = []

@@ -32,13 +32,14 @@ def test_decays_and_peaks_are_those_of_the_tokens(model: Any, monkeypatch: pytes
     calls: list[Any] = []
     module = dispatch.rules_of(model)
     assert module is not None
-    original = getattr(module, dispatch.FUNCTIONS[0])
+    name, _ = dispatch.functions(module)
+    original = getattr(module, name)
 
     def spy(query: Any, key: Any, value: Any, g: Any, beta: Any, **named: Any) -> Any:
         calls.append(delta_tokens(query, key, value, g, beta, 0))
         return original(query, key, value, g=g, beta=beta, **named)
 
-    monkeypatch.setattr(module, dispatch.FUNCTIONS[0], spy)
+    monkeypatch.setattr(module, name, spy)
     with torch.no_grad():
         for part in (ids[:100], ids[100:]):
             model(torch.tensor([part]), use_cache=False)
@@ -80,7 +81,7 @@ def test_files_and_their_refusals(model: Any, tmp_path: Path) -> None:
         StateCalibration.load(path)
     with pytest.raises(CalibrationError, match="no tokens"):
         calibrate_states(model, [], name="small", text="none")
-    with pytest.raises(UnsupportedError, match="no Gated DeltaNet layers"):
+    with pytest.raises(UnsupportedError, match="no Gated DeltaNet or Mamba-2 layers"):
         calibrate_states(small_model(), [1, 2], name="llama", text="none")
     shape = model_geometry(model).states
     assert shape is not None

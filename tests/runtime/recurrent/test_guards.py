@@ -44,9 +44,9 @@ def closed_on(model: Any, token: int) -> Guards:
     return guards
 
 
-@pytest.fixture
-def model() -> Any:
-    return hybrid()
+@pytest.fixture(params=["qwen3_5", "mamba2"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return hybrid(request.param)
 
 
 def after(model: Any, ids: Tensor, parts: Callable[[Tensor], Any] = lambda ids: [ids]) -> Any:

@@ -73,14 +73,17 @@ class GatedLinearAttention(Family):
 
 
 class Mamba2(Family):
-    """S <- exp(dt A) S + B (dt x), y = C.S (Dao and Gu 2024); the skip D x is added by the caller."""
+    """S <- exp(dt A) S + B (dt x), y = C.S (Dao and Gu 2024); the skip D x is added by the caller.
+
+    dt is in the values: as a write strength, of 14 fraction bits, it would be rounded to a few units, and end at 4.
+    """
 
     rule = Rule()
 
     @staticmethod
     def tokens(c: Tensor, b: Tensor, x: Tensor, dt: Tensor, a: Tensor) -> Sequence:
         """With c, b [T, H, N], x [T, H, P], dt [T, H] after softplus, a [H] negative."""
-        return Sequence(c, b, b, x, _lanes(torch.exp(dt * a)), dt)
+        return Sequence(c, b, b, dt[..., None] * x, _lanes(torch.exp(dt * a)), _ones(b))
 
 
 class Rwkv(Family):

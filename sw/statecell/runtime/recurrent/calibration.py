@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statecell.model.recurrent.families import GatedDeltaNet
 from statecell.model.recurrent.host import Units
-from statecell.model.recurrent.mode import Mode, Scales, Storage
+from statecell.model.recurrent.mode import Mode, Rule, Scales, Storage
 from statecell.model.recurrent.named import DEFAULT, FORMATS, SLOW, default_modes
 from statecell.runtime.arrayfile import load_arrays, save_arrays
 from statecell.runtime.calibration import beside_weights, fingerprint
 from statecell.runtime.errors import CalibrationError, UnsupportedError
-from statecell.runtime.recurrent import gating
-from statecell.runtime.recurrent.dispatch import FUNCTIONS, rules_of
+from statecell.runtime.recurrent import gating, mamba2
+from statecell.runtime.recurrent.dispatch import functions, rules_of
 from statecell.runtime.recurrent.engine import StateEngine, StateShape, halves_of
 from statecell.runtime.recurrent.guards import FILE as GUARDS_FILE
 from statecell.runtime.recurrent.guards import Guards
 from statecell.runtime.recurrent.layer import LayerPlan
-from statecell.runtime.recurrent.units import delta_tokens, delta_units
+from statecell.runtime.recurrent.units import tokens_of, units_of
 from statecell.runtime.support import StateGeometry, model_geometry
 from statecell.store.paths import calibrations_folder
 from statecell.store.quiet import quiet_transformers
@@ -32,12 +31,14 @@ _FORMAT = "statecell state calibration 1"
 _ARRAYS = ("decay", "value_peak", "state_peak")
 FILE = "states.safetensors"
 """Name of a calibration beside the weights of a model."""
+_BLOCK = 64
+"""Tokens after which a calibration looks at a state."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateCalibration:
     """Of every recurrent layer and value head, float32 [layers, H]: ``decay`` (geometric mean of g), ``value_peak`` and
-    ``state_peak`` (largest magnitudes of v and of a state's elements), on ``tokens`` tokens of ``text``.
+    ``state_peak`` (largest magnitudes that `units.units_of` takes), on ``tokens`` tokens of ``text``.
     """
 
     model: str
@@ -88,7 +89,7 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
                                f"{', '.join(FORMATS)}.")
     layers, heads = len(states.layers), states.heads
-    shape = StateShape(rule=GatedDeltaNet.rule, channels=states.channels,
+    shape = StateShape(rule=states.rule, channels=states.channels,
                        halves=halves_of(states.dim, engine.geometry.head_dim))
     mode = FORMATS[SLOW if state_format == DEFAULT else state_format]
     if mode.scales == Scales.SUPPLIED and guards is None:
@@ -96,25 +97,25 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
                                "beside the weights, and there is none: use int4, or `statecell train`.")
     if calibration is None:
         engine.check_modes([mode], shape)
-        return [_plan([mode] * heads, None, guards, i) for i in range(layers)]
+        return [_plan(states.rule, [mode] * heads, None, guards, i) for i in range(layers)]
     if tuple(calibration.decay.shape) != (layers, heads):
         raise CalibrationError(f"the calibration of {calibration.model} is for {tuple(calibration.decay.shape)} layers "
                                f"and heads, the model has {(layers, heads)}; calibrate this model")
     modes = default_modes(calibration.decay.flatten().tolist(), engine.geometry) if state_format == DEFAULT else \
         [FORMATS[state_format]] * (layers * heads)
     engine.check_modes(modes, shape)
-    return [_plan(modes[i * heads:(i + 1) * heads],
-                  delta_units(calibration.value_peak[i], calibration.state_peak[i], states.dim), guards, i)
+    return [_plan(states.rule, modes[i * heads:(i + 1) * heads],
+                  units_of(states.rule, calibration.value_peak[i], calibration.state_peak[i], states.dim), guards, i)
             for i in range(layers)]
 
 
-def _plan(modes: Sequence[Mode], units: Units | None, guards: Guards | None, layer: int) -> LayerPlan:
+def _plan(rule: Rule, modes: Sequence[Mode], units: Units | None, guards: Guards | None, layer: int) -> LayerPlan:
     """The plan of one layer, with the guards that its modes use."""
     if guards is None:
-        return LayerPlan(modes=modes, units=units)
+        return LayerPlan(rule=rule, modes=modes, units=units)
     supplied = any(mode.scales == Scales.SUPPLIED for mode in modes)
     blind = any(mode.storage == Storage.RESIDUAL for mode in modes)
-    return LayerPlan(modes=modes, units=units, predictor=guards.predictor(layer) if supplied else None,
+    return LayerPlan(rule=rule, modes=modes, units=units, predictor=guards.predictor(layer) if supplied else None,
                      feedback=guards.sixteenths(layer) if blind else None)
 
 
@@ -123,18 +124,19 @@ def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: s
     """Measure a calibration: the float model reads ``token_ids`` in fresh windows; ``progress`` counts tokens.
 
     A state's peak is taken from the states at the ends of blocks of at most 64 tokens. Raises CalibrationError without
-    tokens, UnsupportedError for a model without Gated DeltaNet layers, NotFiniteError for NaN or infinity.
+    tokens, UnsupportedError for a model without recurrent layers of a kind that `attach` knows, NotFiniteError for NaN
+    or infinity.
     """
     module, states = rules_of(model), model_geometry(model).states
     if module is None or states is None:
-        raise UnsupportedError(f"a model of type {model.config.model_type} has no Gated DeltaNet layers, so there are "
-                               "no states to calibrate")
+        raise UnsupportedError(f"a model of type {model.config.model_type} has no Gated DeltaNet or Mamba-2 layers, so "
+                               "there are no states to calibrate")
     if not len(token_ids):
         raise CalibrationError("the calibration text has no tokens, some thousands were expected; give a longer text")
-    seen = _Seen(len(states.layers))
-    originals = [getattr(module, function) for function in FUNCTIONS]
-    for function in FUNCTIONS:
-        setattr(module, function, seen.recorder(originals[0]))
+    seen = _Seen(len(states.layers), states.rule)
+    name_of, _ = functions(module)  # a pass without a cache uses that of a sequence only
+    original = getattr(module, name_of)
+    setattr(module, name_of, (_delta if states.rule.delta else _mamba2)(original, seen))
     try:
         for begin in range(0, len(token_ids), window):
             ids = torch.tensor([list(token_ids[begin:begin + window])])
@@ -144,8 +146,7 @@ def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: s
             if progress is not None:
                 progress(min(begin + window, len(token_ids)), len(token_ids))
     finally:
-        for function, original in zip(FUNCTIONS, originals, strict=True):
-            setattr(module, function, original)
+        setattr(module, name_of, original)
     return StateCalibration(
         model=name, text=text, tokens=len(token_ids),
         decay=torch.stack([x.exp() for x in seen.log_decay]),
@@ -153,39 +154,67 @@ def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: s
 
 
 class _Seen:
-    """What the recurrences of a model have met, one entry a layer, in the order of their calls."""
+    """What the recurrences of a model, all by one rule, have met, one entry a layer, in the order of their calls."""
 
-    _BLOCK = 64
-
-    def __init__(self, layers: int) -> None:
-        self._layers, self._calls = layers, 0
-        self._tokens = 0
+    def __init__(self, layers: int, rule: Rule) -> None:
+        self._layers, self._rule = layers, rule
+        self._calls = self._tokens = 0
         self.log_decay: list[Tensor] = [torch.zeros(1)] * layers
         self.value_peak: list[Tensor] = [torch.zeros(1)] * layers
         self.state_peak: list[Tensor] = [torch.zeros(1)] * layers
 
-    def recorder(self, chunked: Callable) -> Callable:
-        """A recurrence that computes block by block with `chunked` and looks at the state after each."""
+    def tokens(self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor) -> None:
+        """The next layer's tokens, of one sequence."""
+        layer = self._calls % self._layers
+        self._calls += 1
+        tokens, _ = tokens_of(self._rule, query, key, value, g, beta, layer)
+        mean = tokens.decay[..., 0].log().mean(0)
+        weight = len(tokens) / (self._tokens + len(tokens)) if self._tokens else 1.0
+        self.log_decay[layer] = torch.lerp(self.log_decay[layer].double().expand_as(mean), mean, weight)
+        if layer == self._layers - 1:
+            self._tokens += len(tokens)
+        self.value_peak[layer] = torch.maximum(self.value_peak[layer], tokens.v.abs().amax((0, 2)))
 
-        def record(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **named: Any) -> Any:
-            layer = self._calls % self._layers
-            self._calls += 1
-            tokens = delta_tokens(query, key, value, g, beta, layer)
-            mean = tokens.decay[..., 0].log().mean(0)
-            weight = len(tokens) / (self._tokens + len(tokens)) if self._tokens else 1.0
-            self.log_decay[layer] = torch.lerp(self.log_decay[layer].double().expand_as(mean), mean, weight)
-            if layer == self._layers - 1:
-                self._tokens += len(tokens)
-            self.value_peak[layer] = torch.maximum(self.value_peak[layer], tokens.v.abs().amax((0, 2)))
-            state = named.pop("initial_state", None)
-            named.pop("output_final_state", None)
-            outputs = []
-            for begin in range(0, value.shape[1], self._BLOCK):
-                part = slice(begin, begin + self._BLOCK)
-                out, state = chunked(query[:, part], key[:, part], value[:, part], g=g[:, part], beta=beta[:, part],
-                                     initial_state=state, output_final_state=True, **named)
-                outputs.append(out)
-                self.state_peak[layer] = torch.maximum(self.state_peak[layer], state[0].abs().amax((1, 2)).double())
-            return torch.cat(outputs, 1), state
+    def states(self, state: Tensor) -> None:
+        """That layer's states [H, ..., ...] after some of its tokens; Mamba-2's have rows of keys."""
+        layer = (self._calls - 1) % self._layers
+        peak = state.abs().amax((1, 2)) if self._rule.delta else state.norm(dim=-1).amax(-1)
+        self.state_peak[layer] = torch.maximum(self.state_peak[layer], peak.double())
 
-        return record
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(begin, begin + _BLOCK) for begin in range(0, count, _BLOCK)]
+
+
+def _delta(chunked: Callable, seen: _Seen) -> Callable:
+    """A gated delta rule that computes block by block with `chunked` and looks at the state after each."""
+
+    def record(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **named: Any) -> Any:
+        seen.tokens(query, key, value, g, beta)
+        named |= {"initial_state": None, "output_final_state": True}
+        outputs = []
+        for part in _blocks(value.shape[1]):
+            out, named["initial_state"] = chunked(
+                query[:, part], key[:, part], value[:, part], g=g[:, part], beta=beta[:, part], **named)
+            outputs.append(out)
+            seen.states(named["initial_state"][0])
+        return torch.cat(outputs, 1), None
+
+    return record
+
+
+def _mamba2(chunked: Callable, seen: _Seen) -> Callable:
+    """The same of Mamba-2's scan."""
+
+    def record(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk_size: int, **named: Any) -> Any:
+        seen.tokens(*mamba2.gated_rule(x, mamba2.time_steps(dt, **named), a, b, c))
+        named |= {"initial_states": None, "return_final_states": True}
+        outputs = []
+        for part in _blocks(x.shape[1]):
+            out, named["initial_states"] = chunked(
+                x[:, part], dt[:, part], a, b[:, part], c[:, part], _BLOCK, **named)
+            outputs.append(out)
+            seen.states(named["initial_states"][0])
+        return torch.cat(outputs, 1)
+
+    return record

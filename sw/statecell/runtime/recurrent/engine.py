@@ -42,12 +42,12 @@ class StateCounters:
 
 
 def halves_of(dim: int, lanes: int) -> int:
-    """Halves of keys of ``dim`` lanes in rows of so many. Raises UnsupportedError for keys that no rows hold."""
-    if dim not in (lanes, 2 * lanes):
+    """Rows of ``lanes`` lanes for keys of ``dim``, 1 or 2. Raises UnsupportedError for keys that no two rows hold."""
+    if dim > 2 * lanes:
         raise UnsupportedError(f"the model's recurrent states have keys of {dim} lanes, the engine's rows have {lanes} "
-                               f"and hold keys of {lanes} or {2 * lanes}; open a device configuration with head_dim "
-                               f"{dim} or {dim // 2}")
-    return dim // lanes
+                               f"and hold keys of at most {2 * lanes}; open a device configuration with a head_dim of "
+                               f"at least {-(-dim // 2)}")
+    return -(-dim // lanes)
 
 
 def log_rows(channels: int, dim: int) -> int:

@@ -14,7 +14,7 @@ from statecell.runtime.calibration import beside_weights
 from statecell.runtime.errors import CalibrationError, UnsupportedError
 from statecell.runtime.recurrent import dispatch, gating
 from statecell.runtime.recurrent.modules import ErrorFeedback, FreezeGate, ScalePredictor, normalised
-from statecell.runtime.support import StateGeometry, model_geometry
+from statecell.runtime.support import StateGeometry, model_geometry, recurrent_modules
 from statecell.spec import formats
 
 FILE = "guards.safetensors"
@@ -104,9 +104,7 @@ def put(model: Any, guards: Guards) -> None:
         if known is not None and known.inputs is not None and cache is not None:
             cache.layers[layer.layer_idx].conv_states[0] = known.inputs.detach()
 
-    layers = model.get_decoder().layers
-    layers[0].register_forward_pre_hook(begin, with_kwargs=True)
-    for number, index in enumerate(shape.layers):
-        recurrent = layers[index].linear_attn
+    model.get_decoder().layers[0].register_forward_pre_hook(begin, with_kwargs=True)
+    for number, recurrent in enumerate(recurrent_modules(model, shape.layers)):
         recurrent.register_forward_pre_hook(lambda *_, number=number: gating.enter(number))
         recurrent.register_forward_hook(leave, with_kwargs=True, always_call=True)

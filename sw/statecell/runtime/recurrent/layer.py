@@ -12,14 +12,15 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from statecell.model.recurrent.host import Units
 from statecell.model.recurrent.integer import Token
-from statecell.model.recurrent.mode import Mode, RecurrentError, Scales
+from statecell.model.recurrent.mode import Mode, RecurrentError, Rule, Scales
+from statecell.model.recurrent.reference import Sequence as Tokens
 from statecell.runtime.errors import CacheStateError, UnsupportedError, other_batch
 from statecell.runtime.handle import Handle
 from statecell.runtime.recurrent import gating
 from statecell.runtime.recurrent.engine import StateEngine, StateShape, halves_of
 from statecell.runtime.recurrent.modules import ScalePredictor
 from statecell.runtime.recurrent.scales import Predicted, ScaleSource
-from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers, repeated
+from statecell.runtime.recurrent.units import first_units, integers, repeated, tokens_of, widened
 
 
 class StateHandle(Handle):
@@ -29,17 +30,18 @@ class StateHandle(Handle):
     layer: StateLayer
     REFUSAL = (
         "the model computes on its recurrent state itself ({what}), but it is stored in the engine only; use a model "
-        "with Gated DeltaNet layers, or detach the engine"
+        "with Gated DeltaNet or Mamba-2 layers, or detach the engine"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """How the heads of one layer are stored; units None takes them from the first tokens.
+    """How the heads of one layer, of this recurrence, are stored; units None takes them from the first tokens.
 
     ``modes``: of one sequence's heads, for all sequences, or of every sequence's, one after the other.
     """
 
+    rule: Rule
     modes: Sequence[Mode]
     units: Units | None
     predictor: ScalePredictor | None = None
@@ -109,20 +111,22 @@ class StateLayer(LinearAttentionLayer):
         return recurrent_states
 
     def rule(self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-        """The gated delta rule over new tokens (shapes as in `units.delta_tokens`); returns [B, T, H, R].
+        """The gated rule over new tokens (shapes as in `units.tokens_of`); returns [B, T, H, R].
 
         Raises NotFiniteError, CacheStateError for another batch, UnsupportedError for another width, before anything
         is stored.
         """
         batch, _, heads, channels = value.shape
-        tokens = delta_tokens(query, key, value, g, beta, self.index)
+        tokens, gain = tokens_of(self.plan.rule, query, key, value, g, beta, self.index)
+        halves = halves_of(key.shape[-1], self.store.engine.geometry.head_dim)
         if self.group is None:
-            self._open(batch, heads, channels, tokens.v, key.shape[-1])
+            self._open(batch, heads, channels, halves, tokens)
         if batch != self.batch:
             raise other_batch(batch, self.batch)
         assert self.group is not None and self.units is not None
-        o = self._step(integers(self.units, tokens, batch))
-        out: Tensor = repeated(self.units, batch).output(o).unflatten(1, (batch, heads))
+        wide = widened(tokens, halves * self.store.engine.geometry.head_dim)
+        o = self._step(integers(self.units, wide, batch))
+        out: Tensor = (repeated(self.units, batch).output(o) * gain[..., None]).unflatten(1, (batch, heads))
         return out.transpose(0, 1).to(value.dtype).to(value.device)
 
     def _step(self, tokens: Token) -> Tensor:
@@ -138,15 +142,14 @@ class StateLayer(LinearAttentionLayer):
         assert known is not None and self.plan.predictor is not None, "`plans` refuses these modes without guards"
         return Predicted(self.plan.predictor, known.embedding, tokens)
 
-    def _open(self, batch: int, heads: int, channels: int, values: Tensor, dim: int) -> None:
-        engine, plan = self.store.engine, self.plan
-        halves = halves_of(dim, engine.geometry.head_dim)
-        peak = values.abs().amax((0, 2)).unflatten(0, (batch, heads)).amax(0)
-        units = plan.units if plan.units is not None else delta_units(peak, peak, dim)
-        shape = StateShape(rule=units.rule, channels=channels, halves=halves)
+    def _open(self, batch: int, heads: int, channels: int, halves: int, tokens: Tokens) -> None:
+        plan = self.plan
+        units = plan.units if plan.units is not None else \
+            first_units(plan.rule, tokens, batch, tokens.k.shape[-1])
+        shape = StateShape(rule=plan.rule, channels=channels, halves=halves)
         modes = list(plan.modes) * (batch * heads // len(plan.modes))
         feedback = None if plan.feedback is None else list(plan.feedback) * batch
-        self.group = engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), feedback)
+        self.group = self.store.engine.open_states(modes, shape, units.shift.repeat(batch).tolist(), feedback)
         self.store.groups.append(self.group)
         self.batch, self.units = batch, units
 
