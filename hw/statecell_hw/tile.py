@@ -13,6 +13,7 @@ from statecell_hw.array.arithmetic import UNREAD, hold
 from statecell_hw.array.bank import Bank
 from statecell_hw.array.dot import Dot
 from statecell_hw.array.multiply import Multiplier
+from statecell_hw.array.rowmemory import enables, segments
 from statecell_hw.array.rowstream import GAP, RowStream, TableRead, TableWrite, tag_layout
 from statecell_hw.attention.accumulate import Accumulate
 from statecell_hw.attention.normalise import Normalise
@@ -198,8 +199,8 @@ class Tile(wiring.Component):
             (keys, self._key_time, self.write.key_en, raw.key_data, self.key_row),
             (values, self._value_time, self.write.value_en, raw.value_data, self.value_row),
         ):
-            write_en = Signal(name=f"write_en_{time}")
-            m.d.sync += write_en.eq(write_strobe)
+            write_en = Signal(segments(g), name=f"write_en_{time}")
+            m.d.sync += write_en.eq(enables(write_strobe, self.write.row, g))
             reading = Signal(name=f"reading_{time}")
             row = Signal(range(g.rows), name=f"row_{time}", reset_less=True, attrs={UNREAD: 1})
             m.d.sync += reading.eq(valid[time - 1] | raw.en)
@@ -278,17 +279,18 @@ class Tile(wiring.Component):
         name = "key" if keys else "value"
         enable, given, shown = (access.write_key_en, access.write_key, access.key) if keys else (
             access.write_value_en, access.write_value, access.value)
-        written, reads = Signal(name=f"recurrent_write_{name}"), Signal(name=f"recurrent_read_{name}")
+        written = Signal(segments(self.geometry), name=f"recurrent_write_{name}")
+        reads = Signal(name=f"recurrent_read_{name}")
         place: Any = Signal(
             data.StructLayout({"row": range(self.geometry.rows), "data": self.geometry.row_bits}),
             name=f"recurrent_{name}", reset_less=True)
-        m.d.sync += [written.eq(enable), reads.eq(access.read_en)]
+        m.d.sync += [written.eq(enables(enable, access.write_row, self.geometry)), reads.eq(access.read_en)]
         with m.If(enable):
             m.d.sync += [place.row.eq(access.write_row), place.data.eq(given)]
         with m.If(access.read_en):
             m.d.sync += [reading.eq(1), row.eq(access.row)]
-        with m.If(written):
-            m.d.comb += [bank.write_en.eq(1), bank.write_row.eq(place.row), bank.write_data.eq(place.data)]
+        with m.If(written.any()):
+            m.d.comb += [bank.write_en.eq(written), bank.write_row.eq(place.row), bank.write_data.eq(place.data)]
         with m.If(reads):
             m.d.comb += strobe.eq(1)
         m.d.comb += shown.eq(bank.raw)

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 
 from statecell.spec import formats
 from statecell.spec.geometry import Geometry
-from statecell_hw.array.rowmemory import RowMemory
+from statecell_hw.array.rowmemory import RowMemory, segments
 from statecell_hw.layouts import SCALE, row_layout
 
 EXPONENT_BITS = formats.SCALE_BITS - formats.SCALE_MANTISSA
@@ -44,7 +44,7 @@ class Bank(wiring.Component):
         self.geometry = geometry
         self.memory = RowMemory(geometry)
         super().__init__({
-            "write_en": In(1),
+            "write_en": In(segments(geometry)),
             "write_row": In(range(geometry.rows)),
             "write_data": In(geometry.row_bits),
             "read_en": In(1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, ClockSignal, Instance, Module, Signal
+from amaranth.hdl import Array, Cat, ClockSignal, Instance, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -40,9 +40,21 @@ SINGLE = 2
 """Latency of a single segment: memory, register."""
 
 
+def segments(geometry: Geometry) -> int:
+    """Segments that the rows lie in."""
+    return -(-geometry.rows // SEGMENT_ROWS)
+
+
+def enables(strobe: Value, row: Value, geometry: Geometry) -> Value:
+    """``strobe`` for the segment of ``row``: a bit for each."""
+    return Cat(strobe & (row[ceil_log2(SEGMENT_ROWS):] == part) for part in range(segments(geometry)))
+
+
 class RowMemory(wiring.Component):
     """Simple dual-port memory of ``rows`` rows; ``read_data`` is that of ``latency`` cycles after ``read_en``.
 
+    ``write_en`` has a bit for each segment (:func:`enables`): what chooses among them can lie before a register, and the
+    way to block RAMs at the chip's edges is long.
     A read in the cycle of a write to the same row returns the old row in simulation; no pass makes one, and block RAM
     leaves it open (``boards/statecell_boards/bitstream.py``). The memory is not reset. Rows lie in segments of
     SEGMENT_ROWS, each with a register behind it, and more than one are selected into another: a block RAM is too slow
@@ -61,7 +73,7 @@ class RowMemory(wiring.Component):
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         super().__init__({
-            "write_en": In(1),
+            "write_en": In(segments(geometry)),
             "write_row": In(range(geometry.rows)),
             "write_data": In(geometry.row_bits),
             "read_en": In(1),
@@ -70,21 +82,16 @@ class RowMemory(wiring.Component):
         })
 
     @property
-    def segments(self) -> int:
-        """Segments that the rows lie in."""
-        return -(-self.geometry.rows // SEGMENT_ROWS)
-
-    @property
     def latency(self) -> int:
         """Cycles from ``read_en`` to ``read_data``: memory, its register, and the selection."""
-        return SINGLE if self.segments == 1 else SINGLE + 1
+        return SINGLE if segments(self.geometry) == 1 else SINGLE + 1
 
     def elaborate(self, platform: object) -> Module:
         """Logic of the block."""
         m = Module()
         g = self.geometry
         whole = platform == VERILOG_PLATFORM
-        parts = 1 if whole else self.segments
+        parts = 1 if whole else segments(g)
         within = len(self.read_row) if parts == 1 else ceil_log2(SEGMENT_ROWS)
         reads, segment = [self.read_en], [self.read_row[within:]]
         for stage in range(1, self.latency):
@@ -97,7 +104,7 @@ class RowMemory(wiring.Component):
         for part in range(parts):
             data = Signal(g.row_bits, name=f"data_{part}")
             write_en = Signal(name=f"write_en_{part}")
-            m.d.comb += write_en.eq(self.write_en & (self.write_row[within:] == part))
+            m.d.comb += write_en.eq(self.write_en.any() if whole else self.write_en[part])
             write_row, read_row = self.write_row[:within], self.read_row[:within]
             if whole:
                 m.submodules.memory = Instance(

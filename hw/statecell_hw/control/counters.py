@@ -18,9 +18,9 @@ COUNTER_BLOCKS = len(COUNTER_FIELDS) * COUNTER_BITS // 128
 class Counters(wiring.Component):
     """One 64-bit counter per field of `Counters` in the command table, and a copy of them all that COUNTERS sends.
 
-    All inputs are registered first, so an event counts two cycles after it, and the copy is there two cycles after
-    `capture`, of the events before its cycle; `clear` sets all counters to zero and wins over events in its cycle.
-    Reset clears.
+    All inputs pass two registers, because they come from everywhere, so an event counts three cycles after it, and the
+    copy is there three cycles after `capture`, of the events before its cycle; `clear` sets all counters to zero and
+    wins over events in its cycle. Reset clears.
 
     Members
     -------
@@ -53,17 +53,17 @@ class Counters(wiring.Component):
         m = Module()
         counts = [Signal(COUNTER_BITS, name=name) for name in COUNTER_FIELDS]
         copies = [Signal(COUNTER_BITS, name=f"{name}_copy", reset_less=True) for name in COUNTER_FIELDS]
-        capture, clear = Signal(), Signal()
-        m.d.sync += [capture.eq(self.capture), clear.eq(self.clear)]
+        captures, clears = Signal(2), Signal(2)  # a cycle late, and two
+        m.d.sync += [captures.eq(Cat(self.capture, captures)), clears.eq(Cat(self.clear, clears))]
         for count, given, copy in zip(counts, self.events, copies, strict=True):
-            event = Signal.like(given, name=f"{count.name}_event")
+            come, event = Signal.like(given, name=f"{count.name}_come"), Signal.like(given, name=f"{count.name}_event")
             # cleared too, though it need not be: else it would be merged with a register of the array, far from here
-            m.d.sync += event.eq(Mux(self.clear, 0, given))
+            m.d.sync += [come.eq(given), event.eq(Mux(clears[0], 0, come))]
             with m.If(event.any()):
                 m.d.sync += count.eq(count + event)
-            with m.If(clear):
+            with m.If(clears[1]):
                 m.d.sync += count.eq(0)
-            with m.If(capture):
+            with m.If(captures[1]):
                 m.d.sync += copy.eq(count)
         # a tree of selectors: cases of `index` would each compare it
         m.d.comb += self.word.eq(Cat(copies).word_select(self.index, len(self.word)))

@@ -75,7 +75,7 @@ class Responder(wiring.Component):
 
     A header goes out as soon as the command is the oldest, so that an ATTEND's header does not wait for its vectors.
     Latency from `i` to the first header word 2 cycles, from a result word to the same word out 0. A word a cycle
-    but for the words of INFO and COUNTERS, each of which needs two.
+    but for the words of INFO and COUNTERS, each of which needs three.
 
     Parameters: `info`, what INFO answers.
 
@@ -148,7 +148,7 @@ class Responder(wiring.Component):
         chosen: Value = sources[-1][2]
         for of, is_valid, payload in reversed(sources):
             valid, chosen = Mux(of, is_valid, valid), Mux(of, payload, chosen)
-        pause = Signal()  # a table's word is on its way
+        pause, found = Signal(), Signal()  # a table's word is on its way; it is there
         opening, tabular = Signal(), Signal()  # own words: of the header; of a table; neither: exponents
         word = Signal(bits, reset_less=True)  # own word on `o`
         index = Signal(range(max(block_words, *table_words.values())))  # own word to come behind it
@@ -157,7 +157,8 @@ class Responder(wiring.Component):
         parts = Signal(range(max(1 << len(head.header.blocks), g.lanes + 1)))  # vectors or blocks to come
         lane = Signal(g.lanes)  # which vector
         single = Signal()  # only one is, a cycle late
-        table = Signal(bits, reset_less=True)  # word `index` of the table, a cycle late
+        info, counter = Signal(bits, reset_less=True), Signal(bits, reset_less=True)  # word `index`, a cycle late
+        table = Signal(bits, reset_less=True)  # that of the table, two cycles late
         quiet, moves, fresh = Signal(), Signal(), Signal()
         ready, popped = Signal(), Signal()  # a command waits; all of the queue's first one was taken a cycle ago
         m.d.comb += [
@@ -180,14 +181,17 @@ class Responder(wiring.Component):
         m.d.sync += [
             popped.eq(moves & (fresh & ready if block_words == 1 else opening & (left == 1))),
             single.eq(parts == 1),
-            table.eq(Mux(kinds[Answer.COUNTERS], self.counter_word, self._info_word(m, index))),
+            info.eq(self._info_word(m, index)),
+            counter.eq(self.counter_word),
+            table.eq(Mux(kinds[Answer.COUNTERS], counter, info)),
+            found.eq(pause & ~found),
         ]
         exponents = self._exponents(m, clear=opening, lane=lane & of_vectors.replicate(g.lanes))
 
         def begin(words: int, at: int = 0) -> None:
             m.d.sync += [index.eq(at), left.eq(words - 1), end.eq(words == 1)]
 
-        with m.If(pause & ~(own | foreign)):
+        with m.If(found):
             m.d.sync += [word.eq(table), own.eq(1), pause.eq(0), index.eq(Mux(end, 0, index + 1))]
         with m.Elif(moves):
             m.d.sync += [left.eq(left - 1), end.eq(left == 1)]

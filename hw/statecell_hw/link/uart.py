@@ -121,7 +121,7 @@ class UartReceiver(wiring.Component):
 
 
 class UartTransmitter(wiring.Component):
-    """Puts bytes on a line, FRAME_BITS bits each, back to back if they come in time.
+    """Puts bytes on a line, FRAME_BITS bits each, back to back if they come in time; one waits for its turn inside.
 
     A change of `divisor` counts from the next bit. Reset lets go of the line at once.
 
@@ -153,8 +153,9 @@ class UartTransmitter(wiring.Component):
         timer = _BitTimer(m, self.divisor, "send")
         shift = Signal(FRAME_BITS - 1)  # data and stop bit that follow the bit on the line
         left = Signal(range(FRAME_BITS + 1))
-        m.d.comb += self.idle.eq((left == 0) & ~self.i.valid)
+        held, full = Signal(DATA_BITS, reset_less=True), Signal()  # the next byte, so that `ready` is a register
         load = Signal()
+        m.d.comb += [self.idle.eq((left == 0) & ~full & ~self.i.valid), self.i.ready.eq(~full)]
         with m.If(left == 0):
             m.d.comb += load.eq(1)
             timer.start(0)
@@ -163,7 +164,8 @@ class UartTransmitter(wiring.Component):
             with m.If(timer.tick):
                 m.d.comb += load.eq(left == 1)
                 m.d.sync += [self.tx.eq(shift[0]), shift.eq(Cat(shift[1:], 1)), left.eq(left - 1)]
-        m.d.comb += self.i.ready.eq(load)
-        with m.If(load & self.i.valid):
-            m.d.sync += [self.tx.eq(0), shift.eq(Cat(self.i.payload, 1)), left.eq(FRAME_BITS)]
+        with m.If(load & full):
+            m.d.sync += [self.tx.eq(0), shift.eq(Cat(held, 1)), left.eq(FRAME_BITS), full.eq(0)]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += [held.eq(self.i.payload), full.eq(1)]
         return m

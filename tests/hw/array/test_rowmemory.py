@@ -26,7 +26,7 @@ def test_rows_are_read_at_the_stated_latency(count: int) -> None:
             write, read = rng.random() < 0.6, rng.random() < 0.6
             at, value = rng.choice(places), rng.getrandbits(g.row_bits)
             place = at if rng.random() < 0.3 else rng.choice(places)
-            for port, x in ((dut.write_en, write), (dut.write_row, at), (dut.write_data, value),
+            for port, x in ((dut.write_en, write << at // SEGMENT_ROWS), (dut.write_row, at), (dut.write_data, value),
                             (dut.read_en, read), (dut.read_row, place)):
                 ctx.set(port, x)
             await ctx.tick()

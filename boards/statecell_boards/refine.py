@@ -1,0 +1,166 @@
+"""Moves the cells of late paths: a step on a placed ECP5 netlist between nextpnr's placer and its router.
+
+nextpnr's placers weigh a path's time against the length of all wires, and what is left over of a design of 50,000 cells
+are a few hundred paths with a cell at the wrong end of the chip. Here each look-up table or register on such a path is
+tried at every tile of the chip, and goes to the free place where the worst path through it is shortest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from statecell_boards.netlist import MULTIPLIER, Netlist
+from statecell_boards.sites import Sites, Unit
+from statecell_boards.timing import GRADE, Times, graph, place_of, wire
+
+ROUNDS = 40
+MARGIN = 0.1
+"""Share of the period by which paths shall be shorter than it: where many wires meet they come out longer."""
+GAIN = 0.05
+"""Least improvement, in ns, for which a cell moves."""
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Worst time and number of paths' ends later than the clock, before and after, times in ns; and cells moved."""
+
+    before: tuple[float, int]
+    after: tuple[float, int]
+    moved: int
+
+
+def refine(netlist: Netlist, clock_hz: float, grade: int = 6, *, multipliers: Iterable[str] = (),
+           progress: Callable[[str], None] = lambda line: None) -> Refinement:
+    """Moves cells of the top module of ``netlist``, as nextpnr's ``--write`` gives it after placement, in place.
+
+    ``grade``: speed grade of the FPGA; ``multipliers``: nextpnr's names of its multipliers, if those may move, too;
+    ``progress`` is told a line a round.
+    """
+    module = max(netlist["modules"].values(), key=lambda module: len(module["cells"]))
+    return _Refiner(module, 1e9 / clock_hz / GRADE[grade], multipliers).run(progress)
+
+
+class _Refiner:
+    def __init__(self, module: Netlist, period: float, multipliers: Iterable[str]) -> None:
+        self.period = period
+        self.sites = Sites(module["cells"], multipliers)
+        self.timing = t = graph(module)
+        self.tile_x, self.tile_y = np.array(self.sites.tiles, dtype=np.float64).reshape(-1, 2).T
+        self.loads: dict[int, list[tuple[int, int]]] = {}  # of a node: cell and arc, or cell and -1 - end
+        self.arcs: dict[int, list[int]] = {}  # of a cell, like the two that follow
+        self.ends: dict[int, list[int]] = {}
+        self.nodes: dict[int, list[int]] = {}
+        for arc, (node, cell) in enumerate(zip(t.source.tolist(), t.cell.tolist(), strict=True)):
+            self.loads.setdefault(node, []).append((cell, arc))
+            self.arcs.setdefault(cell, []).append(arc)
+        for end, (node, cell) in enumerate(zip(t.end.tolist(), t.end_cell.tolist(), strict=True)):
+            self.loads.setdefault(node, []).append((cell, -1 - end))
+            self.ends.setdefault(cell, []).append(end)
+        for node, cell in enumerate(t.driver.tolist()):
+            self.nodes.setdefault(cell, []).append(node)
+
+    def run(self, progress: Callable[[str], None]) -> Refinement:
+        t = self.timing
+        ends = t.run(self.period)
+        before = (float(ends.max()), int((ends > self.period).sum()))
+        moved: set[str] = set()
+        goal = self.period * (1 - MARGIN)
+        for number in range(ROUNDS):
+            ends = t.run(goal)
+            progress(f"round {number}: worst {ends.max():.2f} ns, {(ends > self.period).sum()} later than "
+                     f"{self.period:.2f}, {(ends > goal).sum()} later than {goal:.2f}")
+            changed = self._round(goal, ends)
+            moved |= changed
+            if not changed:
+                break
+        ends = t.run(self.period)
+        return Refinement(before, (float(ends.max()), int((ends > self.period).sum())), len(moved))
+
+    def _round(self, goal: float, ends: Times) -> set[str]:
+        """Tries every unit on a late path once; returns the cells that moved."""
+        t = self.timing
+        slack = t.required - t.arrival
+        late: dict[Unit, float] = {}
+        for node in np.flatnonzero(slack < 0).tolist():
+            unit = self.sites.units.get(t.names[int(t.driver[node])])
+            if unit:
+                late[unit] = min(late.get(unit, 0.0), float(slack[node]))
+        for end in np.flatnonzero(ends > goal).tolist():
+            unit = self.sites.units.get(t.names[int(t.end_cell[end])])
+            if unit:
+                late[unit] = min(late.get(unit, 0.0), goal - float(ends[end]))
+        moved: set[str] = set()
+        for unit, _ in sorted(late.items(), key=lambda item: item[1]):
+            if self._move(unit, goal):
+                moved.update(unit)
+                t.run(goal)
+        return moved
+
+    def _slack_at(self, unit: Unit, goal: float, x: Times, y: Times) -> tuple[Times, Times]:
+        """Worst slack of the paths through a unit, 0 if none is late, and the length of its wires in tiles, at each of
+        some places.
+        """
+        t = self.timing
+        own = {t.number[name] for name in unit}
+        arrival: dict[int, Times] = {}
+        worst = np.full(len(x), np.inf)
+        length = np.zeros(len(x))
+
+        def into(node: int, wired: float) -> Times:
+            """Arrival of a node at the unit's tile."""
+            driver = int(t.driver[node])
+            if driver in own:
+                return np.asarray(arrival[node] + wired * wire(0, 0))
+            if not wired:
+                return np.full(len(x), t.arrival[node])
+            far_x, far_y = np.abs(x - t.x[driver]), np.abs(y - t.y[driver])
+            nonlocal length
+            length = length + far_x + far_y
+            return np.asarray(t.arrival[node] + wire(far_x, far_y))
+
+        for node in (node for cell in own for node in self.nodes.get(cell, ())):
+            arrival[node] = np.full(len(x), t.start[node])
+        for arc in sorted(arc for cell in own for arc in self.arcs.get(cell, ())):
+            target = int(t.target[arc])
+            arrival[target] = np.maximum(arrival[target], into(int(t.source[arc]), t.wired[arc]) + t.delay[arc])
+        for cell in own:
+            for end in self.ends.get(cell, ()):
+                worst = np.minimum(worst, goal - t.end_setup[end] - into(int(t.end[end]), t.end_wired[end]))
+            for node in self.nodes.get(cell, ()):
+                for load, arc in self.loads.get(node, ()):
+                    if load in own:
+                        continue
+                    far_x, far_y = np.abs(x - t.x[load]), np.abs(y - t.y[load])
+                    if arc >= 0:
+                        left, wired = t.required[int(t.target[arc])] - t.delay[arc], t.wired[arc]
+                    else:
+                        left, wired = goal - t.end_setup[-1 - arc], t.end_wired[-1 - arc]
+                    length += far_x + far_y
+                    worst = np.minimum(worst, left - arrival[node] - wired * wire(far_x, far_y))
+        return np.minimum(worst, 0.0), length
+
+    def _move(self, unit: Unit, goal: float) -> bool:
+        """Brings a unit to the best place that has room for it; returns whether that is another than its own."""
+        t, sites = self.timing, self.sites
+        cell = t.number[unit[0]]
+        multiplies = sites.cells[unit[0]]["type"] == MULTIPLIER
+        x, y = self.tile_x, self.tile_y
+        if multiplies:
+            x, y = (np.array([place[axis] for place in sites.multipliers], dtype=np.float64) for axis in (0, 1))
+        now = self._slack_at(unit, goal, t.x[cell : cell + 1], t.y[cell : cell + 1])[0][0]
+        slack, length = self._slack_at(unit, goal, x, y)
+        good = np.flatnonzero(slack > now + GAIN)
+        for place in good[np.lexsort((length[good], -np.round(slack[good] / GAIN)))].tolist():
+            if multiplies:
+                sites.move_multiplier(unit[0], place)
+            elif spots := sites.room(sites.tiles[place], unit):
+                sites.move(unit, sites.tiles[place], spots)
+            else:
+                continue
+            for name in unit:
+                t.x[t.number[name]], t.y[t.number[name]] = place_of(sites.cells[name])[:2]
+            return True
+        return False
