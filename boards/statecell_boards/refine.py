@@ -7,7 +7,7 @@ tried at every tile of the chip, and goes to the free place where the worst path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from statecell_boards.timing import GRADE, Times, graph, place_of, wire
 ROUNDS = 40
 MARGIN = 0.1
 """Share of the period by which paths shall be shorter than it: where many wires meet they come out longer."""
+CHAIN = 4
+"""Most units of a path that move together."""
 GAIN = 0.05
 """Least improvement, in ns, for which a cell moves."""
 
@@ -94,17 +96,44 @@ class _Refiner:
                 late[unit] = min(late.get(unit, 0.0), goal - float(ends[end]))
         moved: set[str] = set()
         for unit, _ in sorted(late.items(), key=lambda item: item[1]):
-            if self._move(unit, goal):
-                moved.update(unit)
-                t.run(goal)
+            for chain in self._chains(unit):
+                if self._move(chain):
+                    moved.update(*chain)
+                    t.run(goal)
+                    break
         return moved
 
-    def _slack_at(self, unit: Unit, goal: float, x: Times, y: Times) -> tuple[Times, Times]:
-        """Worst slack of the paths through a unit, 0 if none is late, and the length of its wires in tiles, at each of
-        some places.
+    def _chains(self, unit: Unit) -> Iterator[list[Unit]]:
+        """The unit alone, then with one unit more each time down the worst path: what lies side by side in a wrong
+        place cannot leave it one by one.
         """
         t = self.timing
-        own = {t.number[name] for name in unit}
+        chain = [unit]
+        while len(chain) <= CHAIN:
+            yield chain
+            loads = [(self._left(load) - t.arrival[node], cell) for name in chain[-1]
+                     for node in self.nodes.get(t.number[name], ()) for cell, load in self.loads.get(node, ())
+                     if self.sites.units.get(t.names[cell]) not in chain]
+            after = self.sites.units.get(t.names[min(loads)[1]]) if loads else None
+            if after is None or self._multiplies(after):
+                return
+            chain = [*chain, after]
+
+    def _left(self, load: int) -> float:
+        """When a node must have its level at a load, an arc or -1 - an end, at the end of its wire."""
+        t = self.timing
+        if load < 0:
+            return t.period - float(t.end_setup[-1 - load])
+        return float(t.required[t.target[load]] - t.delay[load])
+
+    def _multiplies(self, unit: Unit) -> bool:
+        return bool(self.sites.cells[unit[0]]["type"] == MULTIPLIER)
+
+    def _slack_at(self, own: set[int], x: Times, y: Times) -> tuple[Times, Times]:
+        """Worst slack of the paths through some cells, 0 if none is late, and the length of their wires in tiles, with
+        all cells at one place, for each of some places.
+        """
+        t = self.timing
         arrival: dict[int, Times] = {}
         worst = np.full(len(x), np.inf)
         length = np.zeros(len(x))
@@ -128,39 +157,42 @@ class _Refiner:
             arrival[target] = np.maximum(arrival[target], into(int(t.source[arc]), t.wired[arc]) + t.delay[arc])
         for cell in own:
             for end in self.ends.get(cell, ()):
-                worst = np.minimum(worst, goal - t.end_setup[end] - into(int(t.end[end]), t.end_wired[end]))
+                worst = np.minimum(worst, self._left(-1 - end) - into(int(t.end[end]), t.end_wired[end]))
             for node in self.nodes.get(cell, ()):
                 for load, arc in self.loads.get(node, ()):
                     if load in own:
                         continue
                     far_x, far_y = np.abs(x - t.x[load]), np.abs(y - t.y[load])
-                    if arc >= 0:
-                        left, wired = t.required[int(t.target[arc])] - t.delay[arc], t.wired[arc]
-                    else:
-                        left, wired = goal - t.end_setup[-1 - arc], t.end_wired[-1 - arc]
+                    wired = t.wired[arc] if arc >= 0 else t.end_wired[-1 - arc]
                     length += far_x + far_y
-                    worst = np.minimum(worst, left - arrival[node] - wired * wire(far_x, far_y))
+                    worst = np.minimum(worst, self._left(arc) - arrival[node] - wired * wire(far_x, far_y))
         return np.minimum(worst, 0.0), length
 
-    def _move(self, unit: Unit, goal: float) -> bool:
-        """Brings a unit to the best place that has room for it; returns whether that is another than its own."""
+    def _move(self, chain: list[Unit]) -> bool:
+        """Brings units to the best place that has room for them; returns whether that is another than their own."""
         t, sites = self.timing, self.sites
-        cell = t.number[unit[0]]
-        multiplies = sites.cells[unit[0]]["type"] == MULTIPLIER
+        own = {t.number[name] for unit in chain for name in unit}
+        now = self._slack_now(own)
         x, y = self.tile_x, self.tile_y
-        if multiplies:
+        if multiplies := self._multiplies(chain[0]):
             x, y = (np.array([place[axis] for place in sites.multipliers], dtype=np.float64) for axis in (0, 1))
-        now = self._slack_at(unit, goal, t.x[cell : cell + 1], t.y[cell : cell + 1])[0][0]
-        slack, length = self._slack_at(unit, goal, x, y)
+        slack, length = self._slack_at(own, x, y)
         good = np.flatnonzero(slack > now + GAIN)
         for place in good[np.lexsort((length[good], -np.round(slack[good] / GAIN)))].tolist():
             if multiplies:
-                sites.move_multiplier(unit[0], place)
-            elif spots := sites.room(sites.tiles[place], unit):
-                sites.move(unit, sites.tiles[place], spots)
-            else:
+                sites.move_multiplier(chain[0][0], place)
+            elif not sites.move(chain, sites.tiles[place]):
                 continue
-            for name in unit:
-                t.x[t.number[name]], t.y[t.number[name]] = place_of(sites.cells[name])[:2]
+            for cell in own:
+                t.x[cell], t.y[cell] = place_of(sites.cells[t.names[cell]])[:2]
             return True
         return False
+
+    def _slack_now(self, own: set[int]) -> float:
+        """Worst slack of the paths through some cells where they are, 0 if none is late."""
+        t = self.timing
+        slack = [0.0]
+        for cell in own:
+            slack += [float(t.required[node] - t.arrival[node]) for node in self.nodes.get(cell, ())]
+            slack += [float(t.period - t.ends[end]) for end in self.ends.get(cell, ())]
+        return min(slack)

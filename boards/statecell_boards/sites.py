@@ -88,7 +88,7 @@ class Sites:
     def _unlocked(self, name: str) -> bool:
         return int(self.cells[name]["attributes"]["BEL_STRENGTH"], 2) < LOCKED
 
-    def room(self, tile: tuple[int, int], unit: Unit) -> dict[str, str] | None:
+    def _room(self, tile: tuple[int, int], unit: Unit) -> dict[str, str] | None:
         """Free places in a tile for the cells of a unit, None if it has none."""
         cells, there = self.cells, self._tiles[tile]
         if any(cells[name]["parameters"].get("MODE") in ("DPRAM", "RAMW_BLOCK") for name in there.values()):
@@ -115,14 +115,29 @@ class Sites:
         return all(sum(bool(self.cells[after[spot]]["connections"].get("M"))
                        for kind in ("K", "FF") if (spot := f"{letter}.{kind}{lane}") in after) < 2 for lane in (0, 1))
 
-    def move(self, unit: Unit, tile: tuple[int, int], spots: dict[str, str]) -> None:
-        """Brings a unit's cells to their places, found by `room`, in a tile."""
+    def move(self, units: Iterable[Unit], tile: tuple[int, int]) -> bool:
+        """Brings units to places in a tile if it has room for them all; returns whether it has."""
+        before: list[tuple[Unit, list[Place]]] = []
+        for unit in units:
+            places = [place_of(self.cells[name]) for name in unit]
+            if places[0][:2] == tile:
+                continue
+            spots = self._room(tile, unit)
+            if spots is None:
+                for moved, old in reversed(before):
+                    self._bring(moved, old)
+                return False
+            before.append((unit, places))
+            self._bring(unit, [(*tile, f"SLICE{spots[name]}") for name in unit])
+        return True
+
+    def _bring(self, unit: Unit, places: list[Place]) -> None:
         for name in unit:
             x, y, place = place_of(self.cells[name])
             del self._tiles[x, y][place.removeprefix("SLICE")]
-        for name in unit:
-            self._tiles[tile][spots[name]] = name
-            self._put(name, (*tile, f"SLICE{spots[name]}"))
+        for name, (x, y, place) in zip(unit, places, strict=True):
+            self._tiles[x, y][place.removeprefix("SLICE")] = name
+            self._put(name, (x, y, place))
 
     def move_multiplier(self, name: str, number: int) -> None:
         """Brings a multiplier to a free site; its own becomes free."""

@@ -114,6 +114,7 @@ class Timing:
     nodes: nets to nodes; driver: the cell of each node.
     source, target, cell, delay, wired: arcs, by level of the target. ``wired`` is 1 where a wire comes before the cell.
     end, end_cell, end_setup, end_wired: nodes whose levels a clock takes, and the cells that do.
+    period, ends: of the last `run`: the clock's, and when each end has its level, with setup.
     arrival, required: of each node at its driver, after `run`.
     """
 
@@ -134,32 +135,35 @@ class Timing:
     end_cell: Indices
     end_setup: Times
     end_wired: Times
+    period: float = 0.0
+    ends: Times = field(default_factory=lambda: np.zeros(0))
     arrival: Times = field(default_factory=lambda: np.zeros(0))
     required: Times = field(default_factory=lambda: np.zeros(0))
 
-    def arc_wires(self) -> Times:
+    def _arc_wires(self) -> Times:
         """Delay of the wire in front of each arc."""
         by = self.driver[self.source]
         return np.asarray(self.wired * wire(self.x[by] - self.x[self.cell], self.y[by] - self.y[self.cell]))
 
-    def end_times(self) -> Times:
-        """Time after the clock at which each end has its level, with setup."""
+    def _end_times(self) -> Times:
+        """When each end has its level, with setup."""
         by = self.driver[self.end]
         wires = self.end_wired * wire(self.x[by] - self.x[self.end_cell], self.y[by] - self.y[self.end_cell])
         return np.asarray(self.arrival[self.end] + wires + self.end_setup)
 
     def run(self, period: float) -> Times:
-        """Works out `arrival` and `required` for a clock of ``period``; returns `end_times`."""
+        """Works out the times for a clock of ``period``; returns `ends`."""
+        self.period = period
         self.arrival = self.start.copy()
-        delays = self.arc_wires() + self.delay
+        delays = self._arc_wires() + self.delay
         for level in self.levels:
             np.maximum.at(self.arrival, self.target[level], self.arrival[self.source[level]] + delays[level])
-        ends = self.end_times()
+        self.ends = self._end_times()
         self.required = np.full(len(self.driver), np.inf)
-        np.minimum.at(self.required, self.end, period - (ends - self.arrival[self.end]))
+        np.minimum.at(self.required, self.end, period - (self.ends - self.arrival[self.end]))
         for level in reversed(self.levels):
             np.minimum.at(self.required, self.source[level], self.required[self.target[level]] - delays[level])
-        return ends
+        return self.ends
 
 
 def graph(module: Netlist) -> Timing:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statecell_boards.floorplan import SPACER, SPACES, lfe5u_85f, multiplier, ram, remove_spacers
+from statecell_boards.floorplan import lfe5u_85f, multiplier, ram
 
 PARTS = 31  # block RAMs of a segment
 
@@ -48,14 +48,3 @@ def test_names_of_the_chips_places() -> None:
         "X13/Y46/EBR0", "X64/Y46/EBR3", "X69/Y46/EBR0", "X120/Y46/EBR3"]
     assert [multiplier(10, column) for column in (2, 3, 4, 28)] == [
         "X8/Y10/MULT18_4", "X9/Y10/MULT18_5", "X13/Y10/MULT18_0", "X69/Y10/MULT18_0"]
-
-
-def test_crowded_tiles_keep_room_while_cells_are_placed() -> None:
-    design = netlist()
-    lfe5u_85f(design)
-    cells = design["modules"]["top"]["cells"]
-    spacers = {name: cell["attributes"]["BEL"] for name, cell in cells.items() if name.startswith(SPACER)}
-    assert len(set(spacers.values())) == len(spacers) == 49 * 32 * len(SPACES)
-    assert {"X18/Y4/SLICED.K0", "X66/Y38/SLICED.K1"} <= set(spacers.values())
-    remove_spacers(design)
-    assert set(design["modules"]["top"]["cells"]) == set(netlist()["modules"]["top"]["cells"])
