@@ -52,7 +52,8 @@ def lfe5u_85f(netlist: Netlist) -> int:
     products = {name: tuple(map(int, found.groups())) for name, cell in cells.items()
                 if cell["type"] == MULTIPLIER and (found := PRODUCT.search(name))}
     others = sorted((name for name, cell in cells.items()
-                     if cell["type"] == RAM and name not in rams and ".softmax." not in name), key=natural)
+                     if cell["type"] == RAM and name not in rams and ".softmax." not in name),
+                    key=lambda name: (".rowstream." in name, natural(name)))  # the page table nearest to the rows
     places = {name: ram(CONTROL_ROW, column) for column, name in enumerate(others[:CONTROL])}
     last = max((int(found[3]) for found in rams.values()), default=0)
     for name, found in rams.items():

@@ -171,22 +171,45 @@ class _Refiner:
     def _move(self, chain: list[Unit]) -> bool:
         """Brings units to the best place that has room for them; returns whether that is another than their own."""
         t, sites = self.timing, self.sites
+        if self._multiplies(chain[0]):
+            return self._swap(chain[0][0])
         own = {t.number[name] for unit in chain for name in unit}
-        now = self._slack_now(own)
-        x, y = self.tile_x, self.tile_y
-        if multiplies := self._multiplies(chain[0]):
-            x, y = (np.array([place[axis] for place in sites.multipliers], dtype=np.float64) for axis in (0, 1))
-        slack, length = self._slack_at(own, x, y)
-        good = np.flatnonzero(slack > now + GAIN)
-        for place in good[np.lexsort((length[good], -np.round(slack[good] / GAIN)))].tolist():
-            if multiplies:
-                sites.move_multiplier(chain[0][0], place)
-            elif not sites.move(chain, sites.tiles[place]):
-                continue
-            for cell in own:
-                t.x[cell], t.y[cell] = place_of(sites.cells[t.names[cell]])[:2]
+        for place in self._better(own, self.tile_x, self.tile_y):
+            if sites.move(chain, sites.tiles[place]):
+                self._note(own)
+                return True
+        return False
+
+    def _swap(self, name: str) -> bool:
+        """Brings a multiplier to the best site that is free or whose owner is not late at the multiplier's."""
+        t, sites = self.timing, self.sites
+        cell = t.number[name]
+        places = list(sites.multipliers)
+        x, y = np.array([place[:2] for place in places], dtype=np.float64).T
+        now = self._slack_now({cell})
+        for place in self._better({cell}, x, y):
+            other = sites.multipliers[places[place]]
+            if other is not None:
+                there = self._slack_at({t.number[other]}, t.x[cell : cell + 1], t.y[cell : cell + 1])[0][0]
+                if there < min(0.0, now + GAIN):
+                    continue
+            sites.swap(name, places[place])
+            self._note({cell} if other is None else {cell, t.number[other]})
             return True
         return False
+
+    def _better(self, own: set[int], x: Times, y: Times) -> list[int]:
+        """Which places are better for some cells than theirs, the best first."""
+        slack, length = self._slack_at(own, x, y)
+        good = np.flatnonzero(slack > self._slack_now(own) + GAIN)
+        best: list[int] = good[np.lexsort((length[good], -np.round(slack[good] / GAIN)))].tolist()
+        return best
+
+    def _note(self, own: set[int]) -> None:
+        """Tells `timing` where cells are."""
+        t = self.timing
+        for cell in own:
+            t.x[cell], t.y[cell] = place_of(self.sites.cells[t.names[cell]])[:2]
 
     def _slack_now(self, own: set[int]) -> float:
         """Worst slack of the paths through some cells where they are, 0 if none is late."""

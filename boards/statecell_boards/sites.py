@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from statecell_boards.netlist import MULTIPLIER, REGISTER, Bit, Netlist
+from statecell_boards.netlist import REGISTER, Bit, Netlist
 from statecell_boards.timing import COMB, Place, parse_place, place_of
 
 LOCKED = 5
@@ -45,20 +45,21 @@ def _free_of_chains(cell: Netlist, tied: set[Bit]) -> bool:
 class Sites:
     """Places of a module's cells.
 
-    ``cells``: of the module. ``multipliers``: sites that multipliers may go to, of those given. ``units``: the unit
-    of each cell that may be moved: a register, a table with the register behind it, the two tables of a multiplexer.
+    ``cells``: of the module. ``multipliers``: the sites of multipliers that were given, and who is there. ``units``: of
+    each cell that may be moved the cells that move with it: a register, a table with the register behind it, the two
+    tables of a multiplexer, or a multiplier.
     """
 
     def __init__(self, cells: dict[str, Netlist], multipliers: Iterable[str]) -> None:
         self.cells = cells
         self._tiles: dict[tuple[int, int], dict[str, str]] = {}  # cells of each tile by their place in it
-        taken = set()
+        self.multipliers: dict[Place, str | None] = {parse_place(name): None for name in multipliers}
         for name, cell in cells.items():
             x, y, place = place_of(cell)
-            taken.add((x, y, place))
             if place.startswith("SLICE"):
                 self._tiles.setdefault((x, y), {})[place.removeprefix("SLICE")] = name
-        self.multipliers = [site for name in multipliers if (site := parse_place(name)) not in taken]
+            elif (x, y, place) in self.multipliers:
+                self.multipliers[x, y, place] = name
         self.tiles = list(self._tiles)
         tied = {bit for cell in cells.values() for port in ("FXA", "FXB") for bit in cell["connections"].get(port, ())}
         self.units: dict[str, Unit] = {}
@@ -66,9 +67,7 @@ class Sites:
             for unit in self._tied_cells(tile):
                 if all(_free_of_chains(cells[name], tied) and self._unlocked(name) for name in unit):
                     self.units |= dict.fromkeys(unit, unit)
-        if self.multipliers:
-            self.units |= {name: (name,) for name, cell in cells.items()
-                           if cell["type"] == MULTIPLIER and self._unlocked(name)}
+        self.units |= {name: (name,) for name in self.multipliers.values() if name is not None}
 
     def _tied_cells(self, tile: dict[str, str]) -> list[Unit]:
         """The cells of a tile in groups that a fixed wire ties together."""
@@ -139,11 +138,13 @@ class Sites:
             self._tiles[x, y][place.removeprefix("SLICE")] = name
             self._put(name, (x, y, place))
 
-    def move_multiplier(self, name: str, number: int) -> None:
-        """Brings a multiplier to a free site; its own becomes free."""
-        before = place_of(self.cells[name])
-        self._put(name, self.multipliers[number])
-        self.multipliers[number] = before
+    def swap(self, name: str, site: Place) -> None:
+        """Brings a multiplier to a site, and who is there to its own."""
+        own, other = place_of(self.cells[name]), self.multipliers[site]
+        self.multipliers[own], self.multipliers[site] = other, name
+        self._put(name, site)
+        if other is not None:
+            self._put(other, own)
 
     def _put(self, name: str, place: Place) -> None:
         x, y, within = place
