@@ -41,9 +41,13 @@ synth_{{family}} -run map_luts: -json {TOP}.json
 block RAM shows then is open; else Yosys would delay the writes and compare addresses. The mapper takes constants that
 an unread wire holds for a loop unless they are cleaned away before."""
 PLACED = "placed.json"
-ROUTER = {"router2/currCongWeightMult": "0.7"}
-"""Settings of nextpnr's router: a wire that two nets want gets dearer with every round, here slower than by default,
-because it is the history of the rounds that spreads the last few hundred."""
+ROUTER = {
+    "router2/initCurrCongWeight": "1.0", "router2/currCongWeightMult": "0.2", "router2/estimateWeight": "1.0",
+    "router2/bbMargin/x": "8", "router2/bbMargin/y": "8",
+}
+"""Settings of nextpnr's router for a full chip: a wire that several nets want gets dearer by a tenth of the default
+each round, so that the history of the rounds decides; the search takes the cheapest way instead of a short one; nets
+may leave the box of their pins by more tiles. By default some 500 of 1,280,000 wires stay wanted twice, for ever."""
 
 ICE40_LC, ICE40_FF = "ICESTORM_LC", "SB_DFF"
 """A logic cell, which is a look-up table and a flip-flop; beginning of the names of flip-flops."""
@@ -187,8 +191,8 @@ def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
             module.setdefault("settings", {}).update(ROUTER)
         path.write_text(json.dumps(netlist))
     run(f"{board.name}: route, seed {seed}",
-        [*command, "--json", PLACED, "--no-pack", "--no-place", "--report", "report.json",
-         "--textcfg", f"{TOP}.config"], folder, f"route-{seed}.log")
+        [*command, "--json", PLACED, "--no-pack", "--no-place", "--freq", f"{board.clock_hz / 1e6:g}",
+         "--report", "report.json", "--textcfg", f"{TOP}.config"], folder, f"route-{seed}.log")
 
 
 def _pack_ecp5(board: Board, folder: Path, bitstream: Path) -> None:
