@@ -119,7 +119,7 @@ class Checks(wiring.Component):
         # each finding waits in a register for the choice among all: a sum, a comparison and the choice are too much for
         # one cycle
         expected = Signal.like(length)
-        strange, beyond, flagged_1, counts_1, length_1 = (Signal(name=f"header_{i}") for i in range(5))
+        strange, beyond, flagged_1, counts_1, length_1 = (Signal(name=f"header_{i}", reset_less=True) for i in range(5))
         m.d.sync += [
             strange.eq(~_among(opcode, opcodes(g.states))), beyond.eq(named & (header.slot >= g.slots)),
             flagged_1.eq(flagged), counts_1.eq(counts), expected.eq(length), length_1.eq(expected != header.blocks),
@@ -143,7 +143,7 @@ class Checks(wiring.Component):
                 with m.Case(Opcode.RECUR):
                     m.d.comb += full.eq((entry.interval > 1) & (entry.logged == entry.interval))
 
-        opened, closed, outside_1, full_1 = (Signal(name=f"entry_{i}") for i in range(4))
+        opened, closed, outside_1, full_1 = (Signal(name=f"entry_{i}", reset_less=True) for i in range(4))
         m.d.sync += [
             opened.eq((opcode == Opcode.OPEN) & entry.open),
             closed.eq(named & (opcode != Opcode.OPEN) & ~entry.open),
