@@ -192,11 +192,11 @@ def compare(device: Device, kind: Kind, sequences: Sequence[Sequence[Mode]], *, 
                 raise DifferenceError(f"The output differs from the integer model's ({name}, step {step} of its "
                                       f"sequence, {modes[lot[slot]]}).")
         for slot, mode in enumerate(modes_due):
-            _same(device, slot, state, lot[slot], mode.first_page, kind, name)
+            check_state(device, slot, state, lot[slot], mode.first_page, kind, name)
     return outputs_due, state
 
 
-def _same(device: Device, slot: int, state: State, head: int, first_page: int, kind: Kind, name: str) -> None:
+def check_state(device: Device, slot: int, state: State, head: int, first_page: int, kind: Kind, name: str) -> None:
     """Registers and raw rows of a head, which are anything before they are first written. Raises DifferenceError."""
     status = device.state(slot)
     registers, mode = status.registers, state.modes.each[head]

@@ -14,6 +14,7 @@ from statecell.cli.output import (
     Counting,
     JsonOption,
     ModelOption,
+    RecalibrateOption,
     numbers,
     print_facts,
     print_json,
@@ -53,6 +54,7 @@ def ppl(
     streams: Annotated[
         int, typer.Option("--streams", min=1, help="Sequences for --state, evenly spread over the text.")
     ] = 4,
+    recalibrate: RecalibrateOption = None,
     device: EngineOption = "model:",
     also: Annotated[
         Path | None,
@@ -68,7 +70,7 @@ def ppl(
     Example: statecell eval ppl --model hybrid-tiny --text persuasion --tokens 32768 --state fp32,int8,int4,default
     """
     if state is not None:
-        _states(model, text, state, tokens, streams, as_json)
+        _states(model, text, state, tokens, streams, recalibrate, as_json)
         return
     others = _rows_of(also)
     from statecell.evaluate.perplexity import perplexity
@@ -93,7 +95,8 @@ def ppl(
     print_rows(title, [{name: row.get(name) for name in columns} for row in rows])
 
 
-def _states(model: str, text: str, names: str, tokens: int, streams: int, as_json: bool) -> None:
+def _states(model: str, text: str, names: str, tokens: int, streams: int, recalibrate: int | None,
+            as_json: bool) -> None:
     from statecell.evaluate.states import state_perplexity
 
     with Counting("evaluating, tokens") as step:
@@ -103,6 +106,7 @@ def _states(model: str, text: str, names: str, tokens: int, streams: int, as_jso
             states=_names(names),
             tokens=tokens,
             streams=streams,
+            recalibrate=recalibrate,
             progress=step,
         )
     if as_json:
@@ -266,6 +270,7 @@ def equality(
     state: Annotated[
         str, typer.Option("--state", help="How recurrent states are stored; see `statecell generate`.")
     ] = "default",
+    recalibrate: RecalibrateOption = None,
     text: TextOption = "persuasion",
     prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", min=1, help="Tokens of the prompt.")] = 16,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens generated.")] = 16,
@@ -282,8 +287,8 @@ def equality(
 
     with Counting("comparing, tokens") as step:
         result = measure(
-            model, device_url=device, state_format=state, text=text, prompt_tokens=prompt_tokens, tokens=tokens,
-            progress=step,
+            model, device_url=device, state_format=state, recalibrate=recalibrate, text=text,
+            prompt_tokens=prompt_tokens, tokens=tokens, progress=step,
         )
     if as_json:
         print_json(result.as_dict())

@@ -13,6 +13,7 @@ from statecell.cli.output import (
     Counting,
     JsonOption,
     ModelOption,
+    RecalibrateOption,
     complain,
     err,
     known_device,
@@ -57,6 +58,7 @@ def generate(
     device: OptionalDeviceOption = None,
     cache: CacheOption = CacheFormat.INT4,
     state: StateOption = "default",
+    recalibrate: RecalibrateOption = None,
     tokens: TokensOption = 64,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = 0,
@@ -66,7 +68,7 @@ def generate(
 
     Example: statecell generate "The best thing about a walk by the sea is" --device sim: --cache int4 --tokens 32
     """
-    with _session(model, device, cache, state) as session:
+    with _session(model, device, cache, state, recalibrate) as session:
         session.checked(prompt, tokens, temperature, seed)
         _introduce(session)
         report = _answer(session, prompt, tokens, temperature, seed, quiet=as_json, before=prompt)
@@ -81,6 +83,7 @@ def chat(
     device: OptionalDeviceOption = None,
     cache: CacheOption = CacheFormat.INT4,
     state: StateOption = "default",
+    recalibrate: RecalibrateOption = None,
     tokens: TokensOption = 128,
     temperature: TemperatureOption = 0.0,
     seed: SeedOption = 0,
@@ -95,7 +98,7 @@ def chat(
     from statecell.runtime.errors import NotFiniteError, UnsupportedError
     from statecell.runtime.turns import Conversation
 
-    with _session(model, device, cache, state) as session:
+    with _session(model, device, cache, state, recalibrate) as session:
         conversation = Conversation(session)
         _introduce(session)
         while message := _ask():
@@ -121,12 +124,12 @@ def _ask() -> str:
         raise StatecellError("The input is not UTF-8: give it in UTF-8, and check the locale.") from error
 
 
-def _session(model: str, device: str | None, cache: CacheFormat, state: str) -> Session:
+def _session(model: str, device: str | None, cache: CacheFormat, state: str, recalibrate: int | None) -> Session:
     # torch and transformers take seconds to load: only where they are needed.
     with err().status("loading torch and transformers"):
         from statecell.runtime.session import Session
 
-    return Session(model, device, cache.value, state)
+    return Session(model, device, cache.value, state, recalibrate)
 
 
 def _introduce(session: Session) -> None:

@@ -62,6 +62,11 @@ CacheOption = Annotated[
     ),
 ]
 
+RecalibrateOption = Annotated[
+    int | None,
+    typer.Option("--recalibrate", min=1, help="New scales for every row of the recurrent states after so many tokens."),
+]
+
 
 def out() -> Console:
     """The console of results (stdout)."""

@@ -129,6 +129,7 @@ def equality(
     *,
     device_url: str = "sim:",
     state_format: str = DEFAULT,
+    recalibrate: int | None = None,
     text: str = "persuasion",
     prompt_tokens: int = 16,
     tokens: int = 16,
@@ -148,7 +149,7 @@ def equality(
     opened = open_engine(device_url, shape.head_dim, states=recurrent)
     engine = TwinEngine(opened.engine, ModelEngine(opened.geometry))
     try:
-        attachment = attach(loaded.model, engine, state_format=state_format)
+        attachment = attach(loaded.model, engine, state_format=state_format, recalibrate=recalibrate)
         try:
             with torch.inference_mode(), quiet_transformers():
                 cache = attachment.new_cache()

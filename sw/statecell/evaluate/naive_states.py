@@ -70,6 +70,9 @@ class NaiveStates:
         self._tokens += len(sequence) * state.shape[0]
         return torch.stack(outputs)
 
+    def recalibrate(self, group: int) -> None:
+        """Nothing: the scales are fresh at every token."""
+
     def snapshot(self, group: int) -> Any:
         """The state."""
         return self._states[group]

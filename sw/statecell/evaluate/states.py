@@ -85,11 +85,13 @@ def state_perplexity(
     states: Sequence[str] = (DEFAULT,),
     tokens: int = 8192,
     streams: int = 4,
+    recalibrate: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[StatePerplexity]:
     """Perplexity of each format in `states` on `streams` pieces of `tokens` tokens, evenly spread over the text.
 
-    Keys and values stay float, so that the difference is the states'. The integer model takes all streams in step.
+    Keys and values stay float, so that the difference is the states'. The integer model takes all streams in step, and
+    every row of the array's formats takes a new scale after each ``recalibrate`` tokens.
     `progress(done, total)` counts tokens of all passes. Raises EvaluationError for a text that is too short,
     UnsupportedError for a format that is not known or a model without recurrent states.
     """
@@ -116,7 +118,7 @@ def state_perplexity(
 
     found = {FLOAT: losses(loaded.model, ids, DynamicCache(config=loaded.model.config), step)}
     for names in passes(wanted):
-        with stored(loaded.model, shape, names, streams, calibration) as cache:
+        with stored(loaded.model, shape, names, streams, calibration, recalibrate) as cache:
             several = losses(loaded.model, ids.repeat(len(names), 1), cache, step)
         found |= dict(zip(names, several.unflatten(0, (len(names), streams)), strict=True))
     return [_row(loaded.name, text, name, found[name], found[FLOAT], bytes_per_token,
@@ -145,15 +147,17 @@ def bits(shape: StateGeometry, name: str, calibration: StateCalibration | None,
 
 @contextmanager
 def stored(model: Any, shape: StateGeometry, names: Sequence[str], streams: int,
-           calibration: StateCalibration | None) -> Iterator[StateCache]:
+           calibration: StateCalibration | None, recalibrate: int | None = None) -> Iterator[StateCache]:
     """A cache for ``streams`` sequences in each of the formats ``names`` (of one of `passes`) while the block runs."""
     geometry = config(default_config(array_of(shape.dim)))
     control = NAIVE.get(names[0])
     engine: StateEngine = ModelStates(geometry) if control is None else NaiveStates(geometry, control)
     guards = guards_of(model)
-    each = [plans(shape, engine, "int8" if name in NAIVE else name, calibration, guards) for name in names]
+    each = [plans(shape, engine, "int8" if name in NAIVE else name, calibration, guards, recalibrate)
+            for name in names]
     chosen = [LayerPlan(rule=shape.rule, modes=[mode for plan in layer for mode in [*plan.modes] * streams],
-                        units=layer[0].units, predictor=_first(plan.predictor for plan in layer),
+                        units=layer[0].units, recalibrate=recalibrate,
+                        predictor=_first(plan.predictor for plan in layer),
                         feedback=_first(plan.feedback for plan in layer))
               for layer in zip(*each, strict=True)]
     module = rules_of(model)

@@ -55,6 +55,11 @@ class TwinStates:
         self.different += int((~same).sum())
         return o
 
+    def recalibrate(self, group: int) -> None:
+        """New scales in both."""
+        self._device.recalibrate(group)
+        self._model.recalibrate(self._twins[group])
+
     def snapshot(self, group: int) -> tuple[Any, Any]:
         """Snapshots of both."""
         return self._device.snapshot(group), self._model.snapshot(self._twins[group])

@@ -49,6 +49,7 @@ class Attachment:
         cache_format: CacheFormat,
         state_format: str,
         state_calibration: StateCalibration | None,
+        recalibrate: int | None,
     ) -> None:
         self.geometry = model_geometry(model)
         if self.geometry.layers:
@@ -60,7 +61,7 @@ class Attachment:
         self.calibration = calibration
         self.cache_format = cache_format
         self.state_format = state_format
-        self.recurrent = _recurrent(model, self.geometry, engine, state_format, state_calibration)
+        self.recurrent = _recurrent(model, self.geometry, engine, state_format, state_calibration, recalibrate)
         self.tally = Tally()
         self._shared = share(engine)
         self._model = weakref.ref(model)
@@ -200,8 +201,14 @@ def _recurrent(
     engine: Engine,
     state_format: str,
     calibration: StateCalibration | None,
+    recalibrate: int | None,
 ) -> dict[int, LayerPlan]:
     """The plan of each recurrent layer, by its index. Raises UnsupportedError where the engine keeps no states."""
+    if shape.states is None and recalibrate is not None:
+        raise UnsupportedError(
+            f"a model of type {model.config.model_type} has no recurrent states, so there is nothing to recalibrate; "
+            "leave `recalibrate` out"
+        )
     if shape.states is None:
         return {}
     if engine.states is None:
@@ -210,7 +217,7 @@ def _recurrent(
             "integer model (model:) instead"
         )
     used = calibration or known_states(model)
-    chosen = plans(shape.states, engine.states, state_format, used, guards_of(model))
+    chosen = plans(shape.states, engine.states, state_format, used, guards_of(model), recalibrate)
     return dict(zip(shape.states.layers, chosen, strict=True))
 
 
@@ -222,6 +229,7 @@ def attach(
     cache_format: str = "int4",
     state_format: str = DEFAULT,
     state_calibration: StateCalibration | None = None,
+    recalibrate: int | None = None,
 ) -> Attachment:
     """Move the attention of a model and its KV cache to an engine, and the states of its Gated DeltaNet or
     Mamba-2 layers too.
@@ -232,7 +240,8 @@ def attach(
     `cache_format` is "int4" (4-bit rows, the first token of each sequence in 8 bits) or "int8" (all rows in 8 bits).
     `calibration` None takes the one shipped for these weights, or else neutral scales from the first prompt.
     `state_format` is "default" or a storage mode of `statecell.model.recurrent.named`; `state_calibration` None takes
-    the one kept or shipped for the model; without one the default stores every head in two planes. The log
+    the one kept or shipped for the model; without one the default stores every head in two planes. With `recalibrate`
+    every row of the states takes a new scale after so many tokens of a sequence, and again after as many. The log
     (logger "statecell") says which format and calibration are in force.
 
     Raises UnsupportedError where the model's attention is of a kind that the engine does not compute, the head_dim
@@ -254,7 +263,7 @@ def attach(
     AttentionInterface.register(IMPLEMENTATION, slot_attention)
     AttentionMaskInterface.register(IMPLEMENTATION, slot_mask)
     attachment = Attachment(
-        model, engine, calibration, cast(CacheFormat, cache_format), state_format, state_calibration
+        model, engine, calibration, cast(CacheFormat, cache_format), state_format, state_calibration, recalibrate
     )
     _attachments[model] = attachment
     used = attachment.calibration

@@ -32,7 +32,8 @@ LEAST_TEMPERATURE = 0.01
 class Session:
     """A model with its KV cache in an array (`int4`, `int8`) or on the host (`fp16`; `float` keeps the model's type).
 
-    Recurrent states are in the array too, stored as `state_format` says (`default` or a name of `named.FORMATS`).
+    Recurrent states are in the array too, stored as `state_format` says (`default` or a name of `named.FORMATS`), with
+    new scales every `recalibrate` tokens.
     Without a `device_url` the array is the simulator, or the integer model where there are recurrent states.
 
     One conversation: the cache keeps what was said, so `generate` processes only what is new. Use it as a context
@@ -43,17 +44,20 @@ class Session:
     """
 
     def __init__(self, model_name: str, device_url: str | None = None, cache_format: str = "int4",
-                 state_format: str = DEFAULT) -> None:
+                 state_format: str = DEFAULT, recalibrate: int | None = None) -> None:
         if cache_format not in FORMATS:
             raise UnsupportedError(f"The cache format '{cache_format}' is not known: use one of {', '.join(FORMATS)}.")
         on_host = cache_format in ("fp16", "float")
+        if on_host and recalibrate is not None:
+            raise UnsupportedError(f"With the cache format '{cache_format}' states are floats, and there is nothing to "
+                                   "recalibrate: use int4 or int8.")
         if not on_host and device_url is not None:
             check_address(device_url)  # loading the model may take long
         loaded = load_model(model_name)
         self.name = loaded.name
         self.model: PreTrainedModel = loaded.model
         self.tokenizer: Any = loaded.tokenizer
-        self.cache_format, self.state_format = cache_format, state_format
+        self.cache_format, self.state_format, self.recalibrate = cache_format, state_format, recalibrate
         self.device = "host"
         self.ids: list[int] = []
         self._source = model_name
@@ -72,7 +76,8 @@ class Session:
         opened = open_engine(address_for(device_url, shape), shape.head_dim, states=shape.states is not None)
         try:
             self._attachment = attach(
-                self.model, opened.engine, cache_format=self.cache_format, state_format=self.state_format
+                self.model, opened.engine, cache_format=self.cache_format, state_format=self.state_format,
+                recalibrate=self.recalibrate,
             )
         except BaseException:
             opened.engine.close()

@@ -57,6 +57,11 @@ class SharedStates:
         with self._lock:
             return self._states.step(group, tokens, scales)
 
+    def recalibrate(self, group: int) -> None:
+        """New scales for a group."""
+        with self._lock:
+            self._states.recalibrate(group)
+
     def snapshot(self, group: int) -> Any:
         """A snapshot."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,8 @@ class ExactStates:
         self.groups: dict[int, tuple[StateShape, Tensor]] = {}
         self.modes: dict[int, list[Mode]] = {}
         self.steps = 0
+        self.taken: Counter[int] = Counter()
+        self.recalibrated: list[tuple[int, int]] = []
         self._next = 0
 
     def check_modes(self, modes: Sequence[Mode], shape: StateShape) -> None:
@@ -99,7 +102,11 @@ class ExactStates:
         o, state = reference.run(run, shape.rule, state)
         self.groups[group] = (shape, state)
         self.steps += len(tokens.k)
+        self.taken[group] += len(tokens.k)
         return torch.round(o * 2**formats.RECUR_FRACTION).long()
+
+    def recalibrate(self, group: int) -> None:
+        self.recalibrated.append((group, self.taken[group]))
 
     def snapshot(self, group: int) -> Any:
         return self.groups[group]
@@ -138,10 +145,10 @@ def fail_everywhere(model: Any, cache: Any, ids: torch.Tensor) -> None:
 
 
 def conversation(engine: Any, failing: bool, state_format: str = "int4-log8",
-                 name: str = "qwen3_5") -> tuple[list[torch.Tensor], Any]:
+                 name: str = "qwen3_5", recalibrate: int | None = None) -> tuple[list[torch.Tensor], Any]:
     """Logits of some passes of a model on an engine, if ``failing`` with some that fail before each; and its cache."""
     model = hybrid(name)
-    attachment = attach(model, engine, state_format=state_format)
+    attachment = attach(model, engine, state_format=state_format, recalibrate=recalibrate)
     cache = attachment.new_cache()
     logits = []
     for length, seed in ((6, 1), (1, 2), (4, 3), (1, 4)):

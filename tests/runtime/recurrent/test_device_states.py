@@ -75,6 +75,10 @@ class Pair:
         given = tokens(count, self.modes, self.shape, seed)
         assert torch.equal(self.device.step(self.group, given), self.model.step(self.twin, given))
 
+    def recalibrate(self) -> None:
+        self.device.recalibrate(self.group)
+        self.model.recalibrate(self.twin)
+
     def snapshot(self) -> tuple[Any, Any]:
         return self.device.snapshot(self.group), self.model.snapshot(self.twin)
 
@@ -122,13 +126,17 @@ def test_every_bit_is_the_models_also_after_going_back(
     assert near[0].base is None and near[0].tokens == 5
     other.step(7, seed=2)
     pair.check()
+    pair.recalibrate()
+    pair.check()
+    new = pair.snapshot()  # a recalibration is done again as tokens are taken again
+    assert new[0].base is None and new[0].tokens == 5
     pair.step(REPLAYED, seed=3)
     far = pair.snapshot()
     assert far[0].base is not None and far[0].tokens == 0
     pair.step(3, seed=4)
     later = pair.snapshot()
     assert later[0].base is far[0].base and later[0].tokens == 3
-    for snapshot in (far, later, near, later, empty, far, far):
+    for snapshot in (far, later, near, new, later, empty, far, far):
         pair.restore(snapshot)
         pair.check()
         pair.step(2, seed=5)
@@ -147,6 +155,14 @@ def test_counters(engine: DeviceEngine, modes: list[Mode], channels: int, halves
         assert asdict(device.counters()) == asdict(pair.model.counters())
     seen = device.counters()
     assert seen.skipped > 0 and seen.rescaled > 0
+    pair.recalibrate()
+    for count in (1, 4):  # with tokens in the logs or not
+        pair.recalibrate()
+        pair.step(count, seed=8)
+        assert asdict(device.counters()) == asdict(pair.model.counters())
+    pair.recalibrate()
+    seen = device.counters()
+    assert seen == pair.model.counters() and seen.recalibrations == 4 * len(modes)
     counted = engine.counters()
     assert counted.key_rows + counted.value_rows == seen.rows_read and counted.rows_written == seen.rows_written
     snapshot = pair.snapshot()
@@ -154,7 +170,7 @@ def test_counters(engine: DeviceEngine, modes: list[Mode], channels: int, halves
     pair.restore(snapshot)
     device.free_states([pair.group])
     after = device.counters()
-    assert after.tokens == seen.tokens + (4 + 10) * len(modes)  # ten were taken again
+    assert after.tokens == seen.tokens + (4 + 15) * len(modes)  # fifteen were taken again
     assert after.rescaled > seen.rescaled
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from statecell.runtime.attention import Attachment, attach, attachment_of, detac
 from statecell.runtime.errors import CacheStateError, UnsupportedError
 from statecell.runtime.model_engine import ModelEngine
 from statecell.runtime.recurrent.calibration import calibrate_states
-from statecell.runtime.recurrent.layer import StateHandle, StateLayer
+from statecell.runtime.recurrent.layer import Remembered, StateHandle, StateLayer
 from statecell.runtime.recurrent.model_states import ModelStates
 from statecell.runtime.recurrent.units import delta_tokens, delta_units, integers
 from tests.runtime.exact_engine import ExactEngine
@@ -31,7 +32,7 @@ from tests.runtime.recurrent.hybrids import (
     exact_engine,
     hybrid,
 )
-from tests.runtime.small_models import PAD, prompt
+from tests.runtime.small_models import PAD, prompt, small_model
 
 NEW = 12
 
@@ -118,6 +119,51 @@ def test_failed_passes_leave_no_trace(name: str, state_format: str) -> None:
     plain, _ = conversation(ModelEngine(GEOMETRY), False, state_format, name)
     failed, _ = conversation(ModelEngine(GEOMETRY), True, state_format, name)
     assert all(torch.equal(a, b) for a, b in zip(plain, failed, strict=True))
+
+
+def test_recalibrations_come_after_so_many_tokens_however_they_are_passed() -> None:
+    engine = exact_engine()
+    conversation(engine, False, recalibrate=4)
+    states = engine.states
+    assert isinstance(states, ExactStates)
+    assert states.recalibrated == [(group, tokens) for tokens in (4, 8, 12) for group in range(len(LINEAR))]
+
+
+def test_failed_passes_do_not_move_recalibrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    def logits(recalibrate: int | None, failing: bool) -> torch.Tensor:
+        return torch.cat(conversation(ModelEngine(GEOMETRY), failing, "default", recalibrate=recalibrate)[0], 1)
+
+    expected = logits(4, False)
+    assert torch.equal(logits(4, True), expected) and not torch.equal(logits(None, False), expected)
+    right = StateLayer.go_back
+
+    def forgetful(layer: StateLayer, before: Remembered) -> None:
+        right(layer, replace(before, tokens=layer.tokens))
+
+    monkeypatch.setattr(StateLayer, "go_back", forgetful)
+    assert not torch.equal(logits(4, True), expected)
+
+
+@pytest.mark.parametrize("engine", [ModelEngine(GEOMETRY), exact_engine()])
+def test_a_recalibration_that_fails_breaks_the_cache(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hybrid()
+    cache = attach(model, engine, recalibrate=3).new_cache()
+    monkeypatch.setattr(type(engine.states), "recalibrate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model(prompt(3), cache=cache)
+    with pytest.raises(CacheStateError, match="a recurrent recalibration ended early with KeyboardInterrupt"):
+        model(prompt(3), cache=cache)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_recalibrations_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="every 0 tokens was asked for"):
+        attach(hybrid(), ModelEngine(GEOMETRY), recalibrate=0)
+    with pytest.raises(UnsupportedError, match="has no recurrent states, so there is nothing to recalibrate"):
+        attach(small_model(), ModelEngine(GEOMETRY), recalibrate=8)
 
 
 def test_without_the_way_back_the_test_above_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,11 @@ def test_through_a_model() -> None:
     state = states.state(group)
     assert bool(state.modes.supplied.all()) and int(state.scales.max()) > 0 and bool(torch.isfinite(logits).all())
     detach(model)
+    for recalibrate in (1, 5):  # each token's scales are predicted from that token wherever a pass is cut
+        again: Any = attach(model, engine, state_format="int4-predicted", recalibrate=recalibrate).new_cache()
+        with torch.no_grad():
+            assert float((model(prompt(12), cache=again).logits - logits).abs().max()) < 0.3 * float(logits.std())
+        detach(model)
     shape = model_geometry(model).states
     assert shape is not None
     guards = Guards.new(model)

@@ -77,14 +77,17 @@ def known_states(model: Any) -> StateCalibration | None:
 
 
 def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibration: StateCalibration | None,
-          guards: Guards | None = None) -> list[LayerPlan]:
-    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.FORMATS`.
+          guards: Guards | None = None, recalibrate: int | None = None) -> list[LayerPlan]:
+    """A plan for each recurrent layer of a model: ``state_format`` is `default` or a name of `named.FORMATS`, and heads
+    are recalibrated every ``recalibrate`` tokens.
 
     Without a calibration the default stores every head in two planes, and units come from the first tokens. Predicted
     scales and the strength of the error feedback are those of ``guards``. Raises UnsupportedError for another format,
-    one that the engine does not keep, or predicted scales without guards, CalibrationError for a calibration of another
-    shape.
+    one that the engine does not keep, predicted scales without guards, or a recalibration every 0 tokens,
+    CalibrationError for a calibration of another shape.
     """
+    if recalibrate is not None and recalibrate < 1:
+        raise UnsupportedError(f"Recalibration every {recalibrate} tokens was asked for: give at least 1, or None.")
     if state_format not in (DEFAULT, *FORMATS):
         raise UnsupportedError(f"The state format '{state_format}' is not known: use one of {DEFAULT}, "
                                f"{', '.join(FORMATS)}.")
@@ -97,7 +100,7 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
                                "beside the weights, and there is none: use int4, or `statecell train`.")
     if calibration is None:
         engine.check_modes([mode], shape)
-        return [_plan(states.rule, [mode] * heads, None, guards, i) for i in range(layers)]
+        return [_plan(states.rule, [mode] * heads, None, guards, i, recalibrate) for i in range(layers)]
     if tuple(calibration.decay.shape) != (layers, heads):
         raise CalibrationError(f"the calibration of {calibration.model} is for {tuple(calibration.decay.shape)} layers "
                                f"and heads, the model has {(layers, heads)}; calibrate this model")
@@ -105,18 +108,20 @@ def plans(states: StateGeometry, engine: StateEngine, state_format: str, calibra
         [FORMATS[state_format]] * (layers * heads)
     engine.check_modes(modes, shape)
     return [_plan(states.rule, modes[i * heads:(i + 1) * heads],
-                  units_of(states.rule, calibration.value_peak[i], calibration.state_peak[i], states.dim), guards, i)
+                  units_of(states.rule, calibration.value_peak[i], calibration.state_peak[i], states.dim), guards, i,
+                  recalibrate)
             for i in range(layers)]
 
 
-def _plan(rule: Rule, modes: Sequence[Mode], units: Units | None, guards: Guards | None, layer: int) -> LayerPlan:
+def _plan(rule: Rule, modes: Sequence[Mode], units: Units | None, guards: Guards | None, layer: int,
+          recalibrate: int | None) -> LayerPlan:
     """The plan of one layer, with the guards that its modes use."""
     if guards is None:
-        return LayerPlan(rule=rule, modes=modes, units=units)
+        return LayerPlan(rule=rule, modes=modes, units=units, recalibrate=recalibrate)
     supplied = any(mode.scales == Scales.SUPPLIED for mode in modes)
     blind = any(mode.storage == Storage.RESIDUAL for mode in modes)
     return LayerPlan(rule=rule, modes=modes, units=units, predictor=guards.predictor(layer) if supplied else None,
-                     feedback=guards.sixteenths(layer) if blind else None)
+                     feedback=guards.sixteenths(layer) if blind else None, recalibrate=recalibrate)
 
 
 def calibrate_states(model: Any, token_ids: Sequence[int], *, name: str, text: str, window: int = 4096,

@@ -15,9 +15,17 @@ from statecell.model.recurrent import factor, integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode, RecurrentError, Rounding, Scales, Storage
 from statecell.model.recurrent.state import DEFAULT_FEEDBACK
+from statecell.recalibration import recalibrate
 from statecell.runtime.errors import UnsupportedError
 from statecell.runtime.places import Places
-from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
+from statecell.runtime.recurrent.engine import (
+    StateCounters,
+    StateShape,
+    commit_rows,
+    log_rows,
+    recalibration_rows,
+    seed_of,
+)
 from statecell.runtime.recurrent.scales import ScaleSource
 from statecell.snapshot import StateSnapshot, state_pages
 from statecell.spec import formats
@@ -30,15 +38,17 @@ REPLAYED = 32
 
 @dataclass(frozen=True)
 class Remembered:
-    """A group at some time: ``base``, the states of its heads (None: empty ones), and the tokens taken ``since``."""
+    """A group at some time: ``base``, the states of its heads (None: empty ones), and the tokens taken ``since``, with
+    None for a recalibration among them.
+    """
 
     base: tuple[StateSnapshot, ...] | None
-    since: tuple[Token, ...]
+    since: tuple[Token | None, ...]
 
     @property
     def tokens(self) -> int:
         """Tokens since the base."""
-        return sum(len(tokens.k) for tokens in self.since)
+        return sum(len(tokens.k) for tokens in self.since if tokens is not None)
 
 
 @dataclass
@@ -113,6 +123,12 @@ class DeviceStates:
         held.now = Remembered(held.now.base, (*held.now.since, tokens))
         return o
 
+    def recalibrate(self, group: int) -> None:
+        """Recalibrate all heads of a group."""
+        held = self._groups[group]
+        self._recalibrate(held)
+        held.now = Remembered(held.now.base, (*held.now.since, None))
+
     def snapshot(self, group: int) -> Remembered:
         """The group now."""
         held = self._groups[group]
@@ -134,7 +150,10 @@ class DeviceStates:
         held.rescaled = sum(x.rescaled for x in registers)
         held.logged = [x.logged for x in registers] or [0] * len(held.slots)
         for tokens in snapshot.since:
-            self._take(held, tokens)
+            if tokens is None:
+                self._recalibrate(held)
+            else:
+                self._take(held, tokens)
         held.now = snapshot
 
     def counters(self) -> StateCounters:
@@ -156,7 +175,7 @@ class DeviceStates:
         requests: list[Request] = []
         commits = written = read = 0
         channels, dim = group.shape.channels, self.geometry.head_dim
-        rows = [channels * group.shape.halves * (2 if mode.flags & StateFlag.WIDE else 1) for mode in group.opened]
+        rows = _rows(group)
         for t in range(count):
             requests += [
                 recur_request(group.slots[h], StateToken(
@@ -180,6 +199,16 @@ class DeviceStates:
                     skipped=int(frozen.sum()))
         o = np.stack([outputs(answer) for answer in answers])
         return torch.from_numpy(o.reshape(count, heads, -1)).to(torch.int64)
+
+    def _recalibrate(self, group: _Group) -> None:
+        shape, read, written = group.shape, 0, 0
+        for h, rows in enumerate(_rows(group)):
+            one = recalibration_rows(group.logged[h] if group.intervals[h] > 1 else None, rows, shape.channels,
+                                     self.geometry.head_dim)
+            read, written = read + one[0], written + one[1]
+        recalibrate(self._device, group.slots)
+        group.logged = [0] * len(group.slots)
+        self._count(rows_read=read, rows_written=written, recalibrations=len(group.slots))
 
     def _look(self, group: _Group) -> None:
         """Count the new scales since the registers were last looked at."""
@@ -211,6 +240,12 @@ class DeviceStates:
             raise UnsupportedError("scales that the host supplies do not reach a device from here; use held or fresh")
         if shape.lane_decay and any(mode.rotate for mode in modes):
             raise UnsupportedError("a decay per lane cannot be rotated; use modes with rotate=False")
+
+
+def _rows(group: _Group) -> list[int]:
+    """Rows of each head, low planes counted too."""
+    shape = group.shape
+    return [shape.channels * shape.halves * (2 if mode.flags & StateFlag.WIDE else 1) for mode in group.opened]
 
 
 def state_mode(mode: Mode, shape: StateShape, shift: int, seed: int, feedback: int | None = None) -> StateMode:

@@ -30,7 +30,8 @@ class StateShape:
 @dataclass(frozen=True, kw_only=True)
 class StateCounters:
     """Totals over all groups: tokens taken (one a head), rows read, rows written (low planes and logs too), write-backs
-    of a log, tokens whose write was skipped because they were frozen, and groups of rows that took a new scale.
+    of a log, tokens whose write was skipped because they were frozen, groups of rows that took a new scale where it is
+    held, and recalibrations of a head.
     """
 
     tokens: int = 0
@@ -39,6 +40,7 @@ class StateCounters:
     commits: int = 0
     skipped: int = 0
     rescaled: int = 0
+    recalibrations: int = 0
 
 
 def halves_of(dim: int, lanes: int) -> int:
@@ -58,6 +60,18 @@ def log_rows(channels: int, dim: int) -> int:
 def commit_rows(entries: int, channels: int, dim: int) -> int:
     """Rows that a write-back of so many logged tokens reads: the log, and for each channel its row and all keys."""
     return entries * log_rows(channels, dim) + 2 * channels * (1 + entries)
+
+
+def recalibration_rows(logged: int | None, rows: int, channels: int, dim: int) -> tuple[int, int]:
+    """(rows read, rows written) by a recalibration of a head of so many ``rows``; ``logged`` None: it has no log.
+
+    Where there is nothing to write back, a token that adds nothing is taken first.
+    """
+    if logged is None:
+        return rows, rows
+    if logged:
+        return commit_rows(logged, channels, dim), rows
+    return rows + commit_rows(1, channels, dim), rows + log_rows(channels, dim)
 
 
 def seed_of(head: int) -> int:
@@ -95,6 +109,9 @@ class StateEngine(Protocol):
         A head whose log is full after a token is written back before the next one (COMMIT). Raises RecurrentError for
         tokens that do not fit, before the first of them has changed anything.
         """
+
+    def recalibrate(self, group: int) -> None:
+        """Add the logs of a group's heads to their rows, and give every row the scale that fits what it holds then."""
 
     def snapshot(self, group: int) -> Any:
         """Codes, scales, residual planes, factors, noise and log as they are now; valid as long as the group."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,8 @@ class LayerPlan:
     """Gives the scales of heads whose mode has them supplied."""
     feedback: Sequence[int] | None = None
     """Strength of the error feedback of one sequence's heads, in sixteenths; None is the format's own."""
+    recalibrate: int | None = None
+    """Tokens from one recalibration of all heads to the next; None for no recalibration."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -60,23 +63,36 @@ class StateStore:
 
     def step(self, group: int, tokens: Token, scales: ScaleSource | None = None) -> Tensor:
         """A step of the engine; any error but a refusal leaves a state that nobody knows."""
+        with self._known("step"):
+            return self.engine.step(group, tokens, scales)
+
+    def recalibrate(self, group: int) -> None:
+        """A recalibration by the engine; any error leaves a state that nobody knows."""
+        with self._known("recalibration"):
+            self.engine.recalibrate(group)
+
+    @contextmanager
+    def _known(self, what: str) -> Iterator[None]:
         if self.fault is not None:
             raise CacheStateError(f"this cache cannot be used: {self.fault}; start a new one")
         try:
-            return self.engine.step(group, tokens, scales)
+            yield
         except RecurrentError:
             raise
         except BaseException as error:
-            self.fault = f"a recurrent step ended early with {type(error).__name__}"
+            self.fault = f"a recurrent {what} ended early with {type(error).__name__}"
             raise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remembered:
-    """A layer as it was: the engine's snapshot and the convolution's last inputs; None where there were none."""
+    """A layer as it was after so many ``tokens``: the engine's snapshot and the convolution's last inputs; None where
+    there were none.
+    """
 
     snapshot: Any
     group: int | None
+    tokens: int
     convolution: Tensor | None
 
 
@@ -93,7 +109,7 @@ class StateLayer(LinearAttentionLayer):
         super().__init__()
         self.store, self.index, self.plan = store, index, plan
         self.group: int | None = None
-        self.batch = 0
+        self.batch = self.tokens = 0
         self.units: Units | None = None
 
     @property
@@ -130,17 +146,26 @@ class StateLayer(LinearAttentionLayer):
         return out.transpose(0, 1).to(value.dtype).to(value.device)
 
     def _step(self, tokens: Token) -> Tensor:
-        """The read-outs of tokens [T, H, ...] in integers."""
+        """The read-outs of tokens [T, H, ...] in integers, with the recalibrations that are due among them."""
         assert self.group is not None
-        return self.store.step(self.group, tokens, self._scales(tokens))
+        count, every, begin, read = len(tokens.k), self.plan.recalibrate, 0, []
+        while begin < count:
+            end = count if every is None else min(count, begin + every - self.tokens % every)
+            part = Token(**{name: value[begin:end] for name, value in vars(tokens).items()})
+            read.append(self.store.step(self.group, part, self._scales(part, begin)))
+            self.tokens += end - begin
+            if every is not None and self.tokens % every == 0:
+                self.store.recalibrate(self.group)
+            begin = end
+        return torch.cat(read)
 
-    def _scales(self, tokens: Token) -> Predicted | None:
-        """Where the tokens' scales come from; None where the array chooses all of them itself."""
+    def _scales(self, tokens: Token, begin: int = 0) -> Predicted | None:
+        """Where the scales of a pass's tokens from number ``begin`` on come from; None where the array chooses all."""
         if not any(mode.scales == Scales.SUPPLIED for mode in self.plan.modes):
             return None
         known = gating.passing()
         assert known is not None and self.plan.predictor is not None, "`plans` refuses these modes without guards"
-        return Predicted(self.plan.predictor, known.embedding, tokens)
+        return Predicted(self.plan.predictor, known.embedding[:, begin:], tokens)
 
     def _open(self, batch: int, heads: int, channels: int, halves: int, tokens: Tokens) -> None:
         plan = self.plan
@@ -158,6 +183,7 @@ class StateLayer(LinearAttentionLayer):
         convolution = self.conv_states[0] if self.has_previous_state[0] else None
         return Remembered(
             snapshot=None if self.group is None else self.store.engine.snapshot(self.group), group=self.group,
+            tokens=self.tokens,
             convolution=None if convolution is None else convolution.clone())
 
     def go_back(self, before: Remembered) -> None:
@@ -166,6 +192,7 @@ class StateLayer(LinearAttentionLayer):
             self.forget()
         else:
             self.store.engine.restore(before.group, before.snapshot)
+            self.tokens = before.tokens
         self._set_convolution(before.convolution)
 
     def forget(self) -> None:
@@ -173,7 +200,7 @@ class StateLayer(LinearAttentionLayer):
         if self.group is not None:
             self.store.groups.remove(self.group)
             self.store.engine.free_states([self.group])
-        self.group, self.batch, self.units = None, 0, None
+        self.group, self.batch, self.tokens, self.units = None, 0, 0, None
 
     def reset(self) -> None:
         """The layer as it was before the first token."""

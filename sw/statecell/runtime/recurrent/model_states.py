@@ -13,7 +13,14 @@ from statecell.model.recurrent import integer
 from statecell.model.recurrent.integer import Token
 from statecell.model.recurrent.mode import Mode
 from statecell.model.recurrent.state import DEFAULT_FEEDBACK, State, new_state
-from statecell.runtime.recurrent.engine import StateCounters, StateShape, commit_rows, log_rows, seed_of
+from statecell.runtime.recurrent.engine import (
+    StateCounters,
+    StateShape,
+    commit_rows,
+    log_rows,
+    recalibration_rows,
+    seed_of,
+)
 from statecell.runtime.recurrent.scales import ScaleSource, Stored
 from statecell.spec.geometry import Geometry
 
@@ -91,6 +98,20 @@ class ModelStates:
             skipped=c.skipped + int(state.skipped.sum()) - skipped,
             rescaled=c.rescaled + int(state.rescaled.sum()) - rescaled)
         return torch.stack(outputs)
+
+    def recalibrate(self, group: int) -> None:
+        """COMMIT of every head with fresh scales."""
+        state, c = self._states[group], self._counters
+        logged = [None if mode.interval == 1 or state.log is None else int(state.log.length[head])
+                  for head, mode in enumerate(state.modes.each)]
+        moved = [recalibration_rows(n, state.channels * state.halves * mode.planes, state.channels,
+                                    self._geometry.head_dim)
+                 for n, mode in zip(logged, state.modes.each, strict=True)]
+        integer.commit(state, torch.ones(state.heads, dtype=torch.bool), fresh=True)
+        self._counters = replace(
+            c, rows_read=c.rows_read + sum(read for read, _ in moved),
+            rows_written=c.rows_written + sum(written for _, written in moved),
+            recalibrations=c.recalibrations + state.heads)
 
     @staticmethod
     def _logged(state: State) -> int:
