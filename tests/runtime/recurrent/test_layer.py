@@ -163,7 +163,7 @@ def test_recalibrations_that_cannot_be_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="every 0 tokens was asked for"):
         attach(hybrid(), ModelEngine(GEOMETRY), recalibrate=0)
     with pytest.raises(UnsupportedError, match="has no recurrent states, so there is nothing to recalibrate"):
-        attach(small_model(), ModelEngine(GEOMETRY), recalibrate=8)
+        attach(small_model(), ExactEngine(16), recalibrate=8)
 
 
 def test_without_the_way_back_the_test_above_fails(monkeypatch: pytest.MonkeyPatch) -> None:
