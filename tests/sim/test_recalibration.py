@@ -36,7 +36,7 @@ def halves() -> list[Mode]:
 
 
 NOTHING = recalibration.nothing
-CASES = [
+CASES: list[tuple[Kind, Callable[[], list[Mode]], int]] = [
     (Kind(rule=Rule(delta=True), strength=True, bonus=True), lambda: every_mode(True), 1),
     (Kind(rule=Rule(decay_first=False), lanes=True, strength=True, bonus=True), lambda: every_mode(False), 1),
     (Kind(rule=Rule(delta=True), strength=True), logging, 1),
