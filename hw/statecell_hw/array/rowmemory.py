@@ -53,7 +53,7 @@ def enables(strobe: Value, row: Value, geometry: Geometry) -> Value:
 class RowMemory(wiring.Component):
     """Simple dual-port memory of ``rows`` rows; ``read_data`` is that of ``latency`` cycles after ``read_en``.
 
-    ``write_en`` has a bit for each segment (:func:`enables`): what chooses among them can lie before a register, and the
+    ``write_en`` has a bit for each segment (:func:`enables`): the choice among them can lie before a register, and the
     way to block RAMs at the chip's edges is long.
     A read in the cycle of a write to the same row returns the old row in simulation; no pass makes one, and block RAM
     leaves it open (``boards/statecell_boards/bitstream.py``). The memory is not reset. Rows lie in segments of
