@@ -188,10 +188,11 @@ def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
         grade = int(board.pnr[board.pnr.index("--speed") + 1])
         refine(netlist, board.clock_hz, grade, multipliers=MULTIPLIERS if board.floorplan else ())
         for module in netlist["modules"].values():
-            module.setdefault("settings", {}).update(ROUTER)
+            # the clock is lost between the two runs: nextpnr would ask for 12 MHz
+            module.setdefault("settings", {}).update({**ROUTER, "target_freq": f"{board.clock_hz:f}"})
         path.write_text(json.dumps(netlist))
     run(f"{board.name}: route, seed {seed}",
-        [*command, "--json", PLACED, "--no-pack", "--no-place", "--freq", f"{board.clock_hz / 1e6:g}",
+        [*command, "--json", PLACED, "--no-pack", "--no-place",
          "--report", "report.json", "--textcfg", f"{TOP}.config"], folder, f"route-{seed}.log")
 
 
