@@ -191,7 +191,7 @@ class Responder(wiring.Component):
         def begin(words: int, at: int = 0) -> None:
             m.d.sync += [index.eq(at), left.eq(words - 1), end.eq(words == 1)]
 
-        with m.If(found):
+        with m.If(found & ~(own | foreign)):
             m.d.sync += [word.eq(table), own.eq(1), pause.eq(0), index.eq(Mux(end, 0, index + 1))]
         with m.Elif(moves):
             m.d.sync += [left.eq(left - 1), end.eq(left == 1)]
