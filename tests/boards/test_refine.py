@@ -117,3 +117,21 @@ def test_a_multiplier_goes_to_a_free_site() -> None:
     }
     result = refine({"modules": {"top": module(cells)}}, 100 * MHZ, multipliers=["X4/Y10/MULT18_1", "X90/Y34/MULT18_0"])
     assert product["attributes"]["NEXTPNR_BEL"] == "X4/Y10/MULT18_1" and result.moved and result.after[1] == 0
+
+
+def test_tables_of_a_tree_in_one_tile_stay_together() -> None:
+    cells = {
+        "a": register((2, 2), "A.FF0", out=10, data=(12, "M")),
+        "leaf": comb((90, 80), "B.K0", out=11, ins=[10]),
+        "root": comb((90, 80), "B.K1", out=13, ins=[]),
+        "b": register((4, 2), "A.FF0", out=12, data=(14, "M")),
+    }
+    for name, port, net, way in (("leaf", "OFX", 15, "output"), ("root", "FXA", 15, "input"),
+                                 ("root", "OFX", 14, "output")):
+        cells[name]["connections"][port] = [net]
+        cells[name]["port_directions"][port] = way
+    for name in ("a", "b"):
+        cells[name]["attributes"]["BEL_STRENGTH"] = "101"
+    refine({"modules": {"top": module(cells)}}, 100 * MHZ)
+    places = [cells[name]["attributes"]["NEXTPNR_BEL"] for name in ("leaf", "root")]
+    assert places == ["X90/Y80/SLICEB.K0", "X90/Y80/SLICEB.K1"]
