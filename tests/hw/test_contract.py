@@ -748,11 +748,11 @@ def test_responder(g: Geometry) -> None:
         due += words_of(body, G.link_bytes)
     # A word out in each cycle but in the two in which a command comes in behind the last row or output of another, in
     # the second of them behind a vector, as the block of exponents leaves in the first, in one behind a header without
-    # more, and in two before each word of a table.
+    # more, and in three before each word of a table.
     rests = answers.count(Answer.NOTHING) + 2 * sum(answers.count(answer) for answer in of_blocks)
     rests += answers.count(Answer.VECTORS)
     for answer, size in ((Answer.INFO, 4 * len(INFO_FIELDS)), (Answer.COUNTERS, 8 * len(COUNTER_FIELDS))):
-        rests += 2 * answers.count(answer) * size // G.link_bytes
+        rests += 3 * answers.count(answer) * size // G.link_bytes
     interval = Fraction(len(due) + rests - 1, len(words) - 1)
     check(lambda: Responses(g), lambda _: due, words, interval=interval, seed=SEED)
 

@@ -59,7 +59,8 @@ class RowReader(wiring.Component):
         left = Signal(range(g.slot_rows + 1))
         wait = Signal(range(self.read_latency + 1))
         there = Signal()  # the rows are
-        moves = Signal()  # the pair takes the rows, or moves on a cycle after its word was taken: enables many bits
+        # The pair takes the rows, or moves on a cycle after its word was taken: registers, as they drive its many bits.
+        moves, sent = Signal(), Signal()
         index = Signal(range(words))
         pair = Signal(2 * raw_bits, reset_less=True)
         key, value = Signal(raw_bits), Signal(raw_bits)
@@ -68,9 +69,9 @@ class RowReader(wiring.Component):
             key.eq(self.key),
             value.eq(self.value),
         ]
-        m.d.sync += moves.eq(self.o.valid & self.o.ready)
+        m.d.sync += [moves.eq(self.o.valid & self.o.ready), sent.eq(self.o.valid)]
         with m.If(moves):
-            m.d.sync += pair.eq(Mux(self.o.valid, pair >> word_bits, Cat(key, value)))
+            m.d.sync += pair.eq(Mux(sent, pair >> word_bits, Cat(key, value)))
         with m.FSM():
             with m.State("ASK"):
                 m.d.comb += self.read_en.eq(self.busy & self.cursor_valid)
@@ -84,7 +85,7 @@ class RowReader(wiring.Component):
                     m.d.sync += self.cursor_step.eq(1)
                     m.next = "SEND"
             with m.State("SEND"):
-                m.d.comb += self.o.valid.eq(1)
+                m.d.comb += self.o.valid.eq(sent | ~moves)  # always: the rows came before
                 m.d.sync += self.cursor_step.eq(0)
                 with m.If(self.o.ready):
                     m.d.sync += index.eq(index + 1)
@@ -135,22 +136,28 @@ class RowWriter(wiring.Component):
     def elaborate(self, platform: Any) -> Elaboratable:
         m = Module()
         g = self.g
-        words = g.row_bytes // g.link_bytes
-        raw = Signal(8 * g.row_bytes, reset_less=True)
+        words, word_bits = g.row_bytes // g.link_bytes, 8 * g.link_bytes
+        # `raw` takes every word but the last a cycle after `word` did, so that a register enables its many bits.
+        raw, word = Signal((words - 1) * word_bits, reset_less=True), Signal(word_bits, reset_less=True)
+        moves = Signal()
         index = Signal(range(words))
         value = Signal()  # the row collected is the value row
         m.d.comb += [
             self.i.ready.eq(~self.busy),
             self.write.row.eq(self.cursor_row),
-            self.write.data.eq(raw),
+            self.write.data.eq(Cat(raw, word)),
         ]
         m.d.sync += self.cursor_step.eq(self.write.value_en)  # falls in time: the next row has a word at least
         with m.If(self.busy & self.cursor_valid):
             m.d.comb += [self.write.key_en.eq(~value), self.write.value_en.eq(value)]
             m.d.sync += [self.busy.eq(0), value.eq(~value)]
+        m.d.sync += moves.eq(0)
+        with m.If(moves):
+            m.d.sync += raw.eq(Cat(raw, word)[word_bits:])
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [
-                raw.eq(Cat(raw, self.i.payload)[8 * g.link_bytes :]),
+                word.eq(self.i.payload),
+                moves.eq(index != words - 1),
                 index.eq(Mux(index == words - 1, 0, index + 1)),
                 self.busy.eq(index == words - 1),
             ]

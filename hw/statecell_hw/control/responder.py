@@ -75,7 +75,7 @@ class Responder(wiring.Component):
 
     A header goes out as soon as the command is the oldest, so that an ATTEND's header does not wait for its vectors.
     Latency from `i` to the first header word 2 cycles, from a result word to the same word out 0. A word a cycle
-    but for the words of INFO and COUNTERS, each of which needs three.
+    but for the words of INFO and COUNTERS, each of which needs four: the first finds the counters copied.
 
     Parameters: `info`, what INFO answers.
 
@@ -148,7 +148,7 @@ class Responder(wiring.Component):
         chosen: Value = sources[-1][2]
         for of, is_valid, payload in reversed(sources):
             valid, chosen = Mux(of, is_valid, valid), Mux(of, payload, chosen)
-        pause, found = Signal(), Signal()  # a table's word is on its way; it is there
+        pause, near, found = Signal(), Signal(), Signal()  # a table's word is on its way; a cycle from here; there
         opening, tabular = Signal(), Signal()  # own words: of the header; of a table; neither: exponents
         word = Signal(bits, reset_less=True)  # own word on `o`
         index = Signal(range(max(block_words, *table_words.values())))  # own word to come behind it
@@ -184,7 +184,8 @@ class Responder(wiring.Component):
             info.eq(self._info_word(m, index)),
             counter.eq(self.counter_word),
             table.eq(Mux(kinds[Answer.COUNTERS], counter, info)),
-            found.eq(pause & ~found),
+            near.eq(pause & ~near & ~found),
+            found.eq(near),
         ]
         exponents = self._exponents(m, clear=opening, lane=lane & of_vectors.replicate(g.lanes))
 

@@ -13,6 +13,7 @@ from statecell.link.framing import decode
 from statecell.spec import frame
 from statecell.spec.commands import COUNTER_FIELDS, INFO_FIELDS, Info, Opcode
 from statecell.spec.geometry import MAX_LANES, config
+from statecell_hw.control.counters import Counters
 from statecell_hw.control.responder import Answer, Responder
 from statecell_hw.link.framer import Framer
 from tests.hw.streams import receive, send, simulate, words_of
@@ -99,3 +100,32 @@ def test_answers_in_order_with_the_right_payload(name: str, pause: float) -> Non
     if g.states:
         sources += [source(dut.outputs, outputs, 4), source(dut.state, states, 5)]
     simulate(m, counter_words, *sources, sink)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny2", "narrow"])
+def test_all_words_are_of_the_copy_that_the_command_made(name: str) -> None:
+    g = config(name)
+    m = Module()
+    m.submodules.dut = dut = Responder(g, info=INFO)
+    m.submodules.counters = counters = Counters(g)
+    m.d.comb += [
+        counters.capture.eq(dut.i.valid & dut.i.ready),
+        counters.index.eq(dut.counter_index),
+        dut.counter_word.eq(counters.word),
+        *(event.eq(1) for event in counters.events),
+    ]
+
+    async def bench(ctx: Any) -> None:
+        answer = {"answer": Answer.COUNTERS, "header": {"blocks": 8 * len(COUNTER_FIELDS) // frame.BLOCK}}
+        seen = []
+        for _ in range(3):
+            await send(ctx, dut.i, [answer], random.Random(1), 0.0)
+            data, last = b"", 0
+            while not last:
+                word = await receive(ctx, dut.o, random.Random(1), 0.0)
+                data, last = data + word.data.to_bytes(g.link_bytes, "little"), word.last
+            (count,) = set(np.frombuffer(data[frame.BLOCK :], "<u8").tolist())  # all count the same
+            seen.append(count)
+        assert seen == sorted(set(seen))
+
+    simulate(m, bench)
