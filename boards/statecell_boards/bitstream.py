@@ -182,11 +182,12 @@ def _route_ecp5(board: Board, folder: Path, seed: int) -> None:
     run(f"{board.name}: place, seed {seed}",
         [*command, "--json", f"{TOP}.json", "--placer", "static", "--no-tmdriv", "--no-route", "--write", PLACED],
         folder, f"place-{seed}.log")
-    with shown(f"{board.name}: late paths"):
+    with shown(f"{board.name}: late paths") as tell:
         path = folder / PLACED
         netlist = json.loads(path.read_text())
         grade = int(board.pnr[board.pnr.index("--speed") + 1])
-        refine(netlist, board.clock_hz, grade, multipliers=MULTIPLIERS if board.floorplan else ())
+        multipliers = MULTIPLIERS if board.floorplan else ()
+        tell(str(refine(netlist, board.clock_hz, grade, multipliers=multipliers, progress=tell)))
         for module in netlist["modules"].values():
             # the clock is lost between the two runs: nextpnr would ask for 12 MHz
             module.setdefault("settings", {}).update({**ROUTER, "target_freq": f"{board.clock_hz:f}"})

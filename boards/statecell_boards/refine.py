@@ -33,6 +33,12 @@ class Refinement:
     after: tuple[float, int]
     moved: int
 
+    def __str__(self) -> str:
+        def line(worst: float, late: int) -> str:
+            return f"{late} estimated to be late, worst {worst:.2f} ns"
+
+        return f"{line(*self.before)}; now {line(*self.after)}; {self.moved} cells moved"
+
 
 def refine(netlist: Netlist, clock_hz: float, grade: int = 6, *, multipliers: Iterable[str] = (),
            progress: Callable[[str], None] = lambda line: None) -> Refinement:
@@ -42,12 +48,12 @@ def refine(netlist: Netlist, clock_hz: float, grade: int = 6, *, multipliers: It
     ``progress`` is told a line a round.
     """
     module = max(netlist["modules"].values(), key=lambda module: len(module["cells"]))
-    return _Refiner(module, 1e9 / clock_hz / GRADE[grade], multipliers).run(progress)
+    return _Refiner(module, 1e9 / clock_hz, GRADE[grade], multipliers).run(progress)
 
 
 class _Refiner:
-    def __init__(self, module: Netlist, period: float, multipliers: Iterable[str]) -> None:
-        self.period = period
+    def __init__(self, module: Netlist, period: float, grade: float, multipliers: Iterable[str]) -> None:
+        self.period, self.grade = period / grade, grade  # all times here are those of the slowest grade
         self.sites = Sites(module["cells"], multipliers)
         self.timing = t = graph(module)
         self.tile_x, self.tile_y = np.array(self.sites.tiles, dtype=np.float64).reshape(-1, 2).T
@@ -67,19 +73,23 @@ class _Refiner:
     def run(self, progress: Callable[[str], None]) -> Refinement:
         t = self.timing
         ends = t.run(self.period)
-        before = (float(ends.max()), int((ends > self.period).sum()))
+        before = self._late(ends)
         moved: set[str] = set()
         goal = self.period * (1 - MARGIN)
         for number in range(ROUNDS):
             ends = t.run(goal)
-            progress(f"round {number}: worst {ends.max():.2f} ns, {(ends > self.period).sum()} later than "
-                     f"{self.period:.2f}, {(ends > goal).sum()} later than {goal:.2f}")
+            worst, late = self._late(ends)
+            progress(f"round {number}: worst {worst:.2f} ns, {late} late")
             changed = self._round(goal, ends)
             moved |= changed
             if not changed:
                 break
         ends = t.run(self.period)
-        return Refinement(before, (float(ends.max()), int((ends > self.period).sum())), len(moved))
+        return Refinement(before, self._late(ends), len(moved))
+
+    def _late(self, ends: Times) -> tuple[float, int]:
+        """Worst of the ends' times, and how many are later than the clock."""
+        return float(ends.max()) * self.grade, int((ends > self.period).sum())
 
     def _round(self, goal: float, ends: Times) -> set[str]:
         """Tries every unit on a late path once; returns the cells that moved."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,14 +56,21 @@ def run(title: str, command: Sequence[str], folder: Path, log: str) -> None:
 
 
 @contextmanager
-def shown(title: str) -> Iterator[None]:
-    """Shows on the standard error that a step runs, its time, and its end."""
+def shown(title: str) -> Iterator[Callable[[str], None]]:
+    """Shows on the standard error that a step runs, its time, and its end; and how it stands, as the step tells it."""
     console = Console(stderr=True, highlight=False)
     start = time.monotonic()
-    columns = (SpinnerColumn(), TextColumn(title), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    stands = ""
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         if not console.is_terminal:
             console.print(f"{title} ...", soft_wrap=True)
-        bar.add_task(title, total=None)
-        yield
-    console.print(f"{title}: {time.monotonic() - start:.0f} s", soft_wrap=True)
+        task = bar.add_task(title, total=None)
+
+        def tell(line: str) -> None:
+            nonlocal stands
+            stands = f"; {line}"
+            bar.update(task, description=f"{title}; {line}")
+
+        yield tell
+    console.print(f"{title}: {time.monotonic() - start:.0f} s{stands}", soft_wrap=True)
