@@ -42,12 +42,12 @@ block RAM shows then is open; else Yosys would delay the writes and compare addr
 an unread wire holds for a loop unless they are cleaned away before."""
 PLACED = "placed.json"
 ROUTER = {
-    "router2/initCurrCongWeight": "1.0", "router2/currCongWeightMult": "0.2", "router2/estimateWeight": "1.0",
+    "router2/initCurrCongWeight": "1.0", "router2/currCongWeightMult": "0.1", "router2/estimateWeight": "1.0",
     "router2/bbMargin/x": "8", "router2/bbMargin/y": "8",
 }
-"""Settings of nextpnr's router for a full chip: a wire that several nets want gets dearer by a tenth of the default
-each round, so that the history of the rounds decides; the search takes the cheapest way instead of a short one; nets
-may leave the box of their pins by more tiles. By default some 500 of 1,280,000 wires stay wanted twice, for ever."""
+"""Settings of nextpnr's router for a full chip: a wire that several nets want gets dearer by a twentieth of the
+default each round, so that the history of the rounds decides; the search takes the cheapest way instead of a short
+one; nets may leave the box of their pins by more tiles. By default some 500 of 1,280,000 wires stay wanted twice, for ever."""
 
 ICE40_LC, ICE40_FF = "ICESTORM_LC", "SB_DFF"
 """A logic cell, which is a look-up table and a flip-flop; beginning of the names of flip-flops."""

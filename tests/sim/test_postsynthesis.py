@@ -74,7 +74,7 @@ def test_an_unknown_family_is_explained() -> None:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "StateCell", lambda *_, **__: None)
+    monkeypatch.setattr(command, "device_of", lambda *_, **__: None)
     monkeypatch.setattr(command, "netlist_of", lambda *_: {"modules": {"top": {"cells": {"a": {"type": "LUT4"}}}}})
     monkeypatch.setattr(command, "netlist_verilog", lambda *_: "module statecell; endmodule")
     monkeypatch.setattr(command, "build", lambda *_: Path("library"))

@@ -168,7 +168,7 @@ class Command(wiring.Component):
         checked, ended, final = Signal(STATUS_BITS), Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
         running, waits = Signal(), Signal()
-        sizes = self._sizes(m)
+        payload = self._payload(m, checks.added, *self._sizes(m))
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
             ended.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
@@ -220,8 +220,8 @@ class Command(wiring.Component):
                     m.next = "END"
             with m.State("END"):
                 m.d.comb += [self.completion.valid.eq(1), commit.eq(self.completion.ready)]
-                self._completion(m, final, good & running, *sizes)
-                self._commit(m, commit & good & running, checks)
+                self._completion(m, final, good & running, payload)
+                self._commit(m, commit & good & running, payload[2])
                 if g.states:
                     self._commit_state(m, commit & running, good)
                 with m.If(commit):
@@ -259,43 +259,61 @@ class Command(wiring.Component):
             rows.eq(times(count[: len(self.entry.rows)], row_blocks(g))),
         ]
         return vectors, rows
+    def _payload(self, m: Module, added: Signal, vectors: Signal, rows: Signal) -> tuple[Any, Signal, Signal]:
+        """What the response of a command that went well says: kind and blocks of its payload, and its value.
 
-    def _completion(self, m: Module, final: Signal, done: Any, vectors: Signal, rows: Signal) -> None:
-        """The response: its payload only if all went well. Of `vectors` and `rows` blocks, where it has these."""
-        g, opcode, count = self.g, self.request.opcode, self.request.count
-        header, answer = self.completion.payload.header, self.completion.payload.answer
+        It adds `added` rows and has `vectors` or `rows` blocks, where it does. All is known when the command begins, so
+        these are registers.
+        """
+        g, opcode = self.g, self.request.opcode
+        header = self.completion.payload.header
+        answer: Any = Signal(Answer)
+        blocks, value = (Signal.like(field, name=f"payload_{name}")
+                         for name, field in (("blocks", header.blocks), ("value", header.value)))
+        with m.If(~self.completion.valid):
+            m.d.sync += [answer.eq(Answer.NOTHING), blocks.eq(0), value.eq(0)]
+            with m.Switch(opcode):
+                with m.Case(Opcode.INFO):
+                    m.d.sync += [answer.eq(Answer.INFO), blocks.eq(len(INFO_FIELDS) * INFO_BITS // 8 // frame.BLOCK)]
+                with m.Case(Opcode.COUNTERS):
+                    size = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
+                    m.d.sync += [answer.eq(Answer.COUNTERS), blocks.eq(size)]
+                with m.Case(Opcode.ATTEND):
+                    m.d.sync += [answer.eq(Answer.VECTORS), blocks.eq(vectors)]
+                with m.Case(Opcode.READ_ROWS):
+                    m.d.sync += [answer.eq(Answer.ROWS), blocks.eq(rows)]
+                if g.states:
+                    with m.Case(Opcode.RECUR):
+                        m.d.sync += [answer.eq(Answer.OUTPUTS), blocks.eq(self.entry.outputs)]
+                    with m.Case(Opcode.STATE):
+                        m.d.sync += [answer.eq(Answer.STATE), blocks.eq(self.entry.snapshot)]
+                with m.Case(Opcode.MAP):
+                    m.d.sync += value.eq(self.entry.pages + self.request.count)
+                with m.Case(Opcode.TRUNCATE):
+                    m.d.sync += value.eq(self.request.count)
+                with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
+                    m.d.sync += value.eq(self.entry.rows + added)
+                with m.Case(Opcode.CONNECT):
+                    m.d.sync += value.eq(Mux(self.request.slot == self.session, self.request.first, self.session))
+        return answer, blocks, value
+
+    def _completion(self, m: Module, final: Signal, done: Any, payload: tuple[Any, Signal, Signal]) -> None:
+        """The response: its payload only if all went well."""
+        header = self.completion.payload.header
+        answer, blocks, value = payload
         m.d.comb += [
-            header.opcode.eq(opcode | frame.RESPONSE),
+            header.opcode.eq(self.request.opcode | frame.RESPONSE),
             header.sequence.eq(self.request.sequence),
             header.slot.eq(self.request.slot),
             header.status.eq(final),
-            self.completion.payload.lanes.eq(count),
+            self.completion.payload.lanes.eq(self.request.count),
         ]
-        with m.If(done), m.Switch(opcode):
-            with m.Case(Opcode.INFO):
-                blocks = len(INFO_FIELDS) * INFO_BITS // 8 // frame.BLOCK
-                m.d.comb += [answer.eq(Answer.INFO), header.blocks.eq(blocks)]
-            with m.Case(Opcode.COUNTERS):
-                blocks = len(COUNTER_FIELDS) * COUNTER_BITS // 8 // frame.BLOCK
-                m.d.comb += [answer.eq(Answer.COUNTERS), header.blocks.eq(blocks)]
-            with m.Case(Opcode.ATTEND):
-                m.d.comb += [answer.eq(Answer.VECTORS), header.blocks.eq(vectors)]
-            with m.Case(Opcode.READ_ROWS):
-                m.d.comb += [answer.eq(Answer.ROWS), header.blocks.eq(rows)]
-            if g.states:
-                with m.Case(Opcode.RECUR):
-                    m.d.comb += [answer.eq(Answer.OUTPUTS), header.blocks.eq(self.entry.outputs)]
-                with m.Case(Opcode.STATE):
-                    m.d.comb += [answer.eq(Answer.STATE), header.blocks.eq(self.entry.snapshot)]
-            with m.Case(Opcode.MAP):
-                m.d.comb += header.value.eq(self.write_entry.pages)
-            with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
-                m.d.comb += header.value.eq(self.write_entry.rows)
-            with m.Case(Opcode.CONNECT):
-                m.d.comb += header.value.eq(Mux(self.request.slot == self.session, self.request.first, self.session))
+        with m.If(done):
+            m.d.comb += [self.completion.payload.answer.eq(answer), header.blocks.eq(blocks), header.value.eq(value)]
 
-    def _commit(self, m: Module, commit: Any, checks: Checks) -> None:
-        """What a good command changes."""
+
+    def _commit(self, m: Module, commit: Any, value: Signal) -> None:
+        """What a good command changes; `value` is its response's, the pages or rows that the slot has now."""
         opcode, count = self.request.opcode, self.request.count
         m.d.comb += self.write_entry.eq(self.entry)
         with m.Switch(opcode):
@@ -304,11 +322,9 @@ class Command(wiring.Component):
             with m.Case(Opcode.FREE):
                 m.d.comb += [self.write_entry.open.eq(0), self.write_en.eq(commit)]
             with m.Case(Opcode.MAP):
-                m.d.comb += [self.write_entry.pages.eq(self.entry.pages + count), self.write_en.eq(commit)]
-            with m.Case(Opcode.TRUNCATE):
-                m.d.comb += [self.write_entry.rows.eq(count), self.write_en.eq(commit)]
-            with m.Case(Opcode.APPEND, Opcode.WRITE_ROWS):
-                m.d.comb += [self.write_entry.rows.eq(self.entry.rows + checks.added), self.write_en.eq(commit)]
+                m.d.comb += [self.write_entry.pages.eq(value), self.write_en.eq(commit)]
+            with m.Case(Opcode.TRUNCATE, Opcode.APPEND, Opcode.WRITE_ROWS):
+                m.d.comb += [self.write_entry.rows.eq(value), self.write_en.eq(commit)]
             with m.Case(Opcode.RESET):
                 m.d.comb += [self.clear_slots.eq(commit), self.clear_counters.eq(commit)]
             with m.Case(Opcode.COUNTERS):
