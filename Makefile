@@ -74,8 +74,9 @@ program: $(STAMP) ## load the bitstream of BOARD into the board on USB
 asic: $(STAMP) ## estimate area and clock of the tile of CONFIG in standard cells
 	$(BIN)/statecell asic --config $(CONFIG)
 
-postsynthesis: $(STAMP) ## simulate the netlist of tiny for FAMILY on the cell models of Yosys, against the model
+postsynthesis: $(STAMP) ## simulate netlists of tiny for FAMILY and of the iCEBreaker on the cell models of Yosys, against the model
 	$(BIN)/statecell postsynthesis --family $(FAMILY)
+	$(BIN)/statecell postsynthesis --board icebreaker
 
 train: $(STAMP) ## train hybrid-tiny in build/hybrid-tiny, the shipped recipe; takes hours, and goes on where it was interrupted
 	$(BIN)/statecell train --out build/hybrid-tiny

@@ -47,7 +47,8 @@ ROUTER = {
 }
 """Settings of nextpnr's router for a full chip: a wire that several nets want gets dearer by a twentieth of the
 default each round, so that the history of the rounds decides; the search takes the cheapest way instead of a short
-one; nets may leave the box of their pins by more tiles. By default some 500 of 1,280,000 wires stay wanted twice, for ever."""
+one; nets may leave the box of their pins by more tiles. By default some 500 of 1,280,000 wires stay wanted twice, for
+ever."""
 
 ICE40_LC, ICE40_FF = "ICESTORM_LC", "SB_DFF"
 """A logic cell, which is a look-up table and a flip-flop; beginning of the names of flip-flops."""

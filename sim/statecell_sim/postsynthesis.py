@@ -140,19 +140,29 @@ def check(library: Path, g: Geometry, *, commands: int, seed: int) -> int:
                 talk.wander(random_commands)
             else:
                 talk.corners()
-            pauses = Pauses(probability=idle, seed=1), Pauses(probability=stall, seed=2)
-            simulator = Simulator(library, idle=pauses[0], stall=pauses[1])
-            answers = simulator.exchange(talk.frames, max_cycles=command_cycles * len(talk.frames)).frames
-            simulator.close()
-            for at, (answer, due) in enumerate(zip(answers, talk.expected, strict=True)):
-                got = decode(answer, g.link_bytes)
-                if got != due:
-                    raise SimulatorError(
-                        f"The netlist differs from the model: command {at}, {talk.requests[at].opcode.name}, seed "
-                        f"{seed + number}, pauses {idle} and {stall}: {got} instead of {due}."
-                    )
-                compared += 1
+            most = command_cycles * len(talk.frames)
+            try:
+                compared += hold(library, talk, max_cycles=most, pauses=(idle, stall))
+            except SimulatorError as error:
+                raise SimulatorError(f"{error} Seed {seed + number}, pauses {idle} and {stall}.") from error
     return compared
+
+
+def hold(library: Path, talk: Conversation, *, max_cycles: int, pauses: tuple[float, float] = (0.0, 0.0)) -> int:
+    """Holds a device against one conversation, with the probabilities of a pause at its input and output.
+
+    Returns the number of responses compared; raises as `check`.
+    """
+    idle, stall = (Pauses(probability=share, seed=number) for number, share in enumerate(pauses, 1))
+    simulator = Simulator(library, idle=idle, stall=stall)
+    answers = simulator.exchange(talk.frames, max_cycles=max_cycles).frames
+    simulator.close()
+    for at, (answer, due) in enumerate(zip(answers, talk.expected, strict=True)):
+        got = decode(answer, talk.geometry.link_bytes)
+        if got != due:
+            raise SimulatorError(f"The netlist differs from the model: command {at}, {talk.requests[at].opcode.name}: "
+                                 f"{got} instead of {due}.")
+    return len(answers)
 
 
 def mutate(netlist: Netlist, family: Family, seed: int) -> str:

@@ -45,6 +45,13 @@ def test_block_ram_is_slow_without_its_register() -> None:
         sorted([RAM_OUT + wire(0, 0), CLOCK_TO_Q + wire(0, 0) + RAM_SETUP]))
 
 
+def test_what_distributed_ram_writes_comes_in_time() -> None:
+    write = {"type": "TRELLIS_RAMW", "parameters": {}, "attributes": {"NEXTPNR_BEL": "X9/Y2/SLICEC.RAMW"},
+             "port_directions": {"D1": "input", "WDO0": "output"}, "connections": {"D1": [10], "WDO0": [30]}}
+    top = module({"a": register((2, 2), "A.FF0", out=10, data=(99, "M")), "write": write})
+    assert graph(top).run(10.0).tolist() == pytest.approx([CLOCK_TO_Q + wire(7, 0) + RAM_SETUP])
+
+
 def test_constants_and_the_clock_are_not_timed() -> None:
     top = module({"a": register((2, 2), "A.FF0", out=10, data=(99, "M"))})
     top["netnames"]["$PACKER_VCC_NET"] = {"bits": [99]}

@@ -12,11 +12,24 @@ from typer.testing import CliRunner
 
 from statecell.spec import formats
 from statecell.spec.geometry import config
+from statecell_boards.registry import board
 from statecell_hw.attention.pack import BlockPack
+from statecell_hw.device import device_of
 from statecell_sim import postsynthesis_command as command
+from statecell_sim.benches.conversation import Conversation
 from statecell_sim.benches.pack import CONFIG
 from statecell_sim.errors import SimulatorError
-from statecell_sim.postsynthesis import FAMILIES, cells, check, family_of, mutate, netlist_of, netlist_verilog
+from statecell_sim.postsynthesis import (
+    FAMILIES,
+    build,
+    cells,
+    check,
+    family_of,
+    hold,
+    mutate,
+    netlist_of,
+    netlist_verilog,
+)
 from statecell_sim.runner import BenchFailure, run_bench
 from statecell_sim.simulator import library_of
 
@@ -47,6 +60,24 @@ def test_a_netlist_passes_the_bench_of_its_block(name: str) -> None:
     assert cells(netlist)[family.table[0]] > 100
     passes(netlist_verilog(netlist, family))
     assert any(found(netlist, family, seed) for seed in MUTANTS)
+
+
+def test_the_small_device_as_in_its_bitstream_answers_random_commands() -> None:
+    """With its single-port RAM blocks, block RAM and multipliers."""
+    family, chosen = FAMILIES["ice40"], board("icebreaker")
+    g = chosen.geometry
+    netlist = netlist_of(device_of(g), family, chosen)
+    assert {"SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16"} <= set(cells(netlist))
+    library = build(netlist_verilog(netlist, family), g)
+    talk = Conversation(g, 5)
+    talk.wander(6)
+    assert hold(library, talk, max_cycles=3_000_000) == len(talk.frames)
+
+
+def test_a_bitstream_of_cells_without_a_model_is_refused() -> None:
+    chosen = board("ulx3s_85f")
+    with pytest.raises(SimulatorError, match="no simulation model of all cells of the ULX3S 85F: leave --board out"):
+        netlist_of(device_of(config("tiny")), FAMILIES["ecp5"], chosen)
 
 
 def test_the_traffic_tells_devices_apart(monkeypatch: pytest.MonkeyPatch) -> None:
