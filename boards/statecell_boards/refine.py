@@ -17,7 +17,7 @@ from statecell_boards.sites import Sites, Unit
 from statecell_boards.timing import GRADE, Times, graph, place_of, wire
 
 ROUNDS = 40
-MARGIN = 0.2
+MARGIN = 0.3
 """Share of the period by which paths shall be shorter than it: where many wires meet they come out longer."""
 CHAIN = 4
 """Most units of a path that move together."""

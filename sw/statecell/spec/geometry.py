@@ -216,7 +216,7 @@ CONFIGS: dict[str, Geometry] = {
         Geometry(name="ulx3s_85f", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
                  link_bytes=4, query_bits=12, clock_hz=87_500_000),
         Geometry(name="ecpix5_85f", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
-                 link_bytes=4, query_bits=12, clock_hz=100_000_000),
+                 link_bytes=4, query_bits=12, clock_hz=87_500_000),
         Geometry(name="orangecrab_85f", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
                  link_bytes=4, query_bits=12, clock_hz=96_000_000),
         Geometry(name="arty_a7_100", head_dim=64, rows=4096, lanes=3, slots=96, page_rows=4, pages_per_slot=64,
