@@ -79,7 +79,7 @@ class _Refiner:
         for number in range(ROUNDS):
             ends = t.run(goal)
             worst, late = self._late(ends)
-            progress(f"round {number}: worst {worst:.2f} ns, {late} late")
+            progress(f"round {number}: worst {worst:.2f} ns, {late} late, {(ends > goal).sum()} beyond the aim")
             changed = self._round(goal, ends)
             moved |= changed
             if not changed:

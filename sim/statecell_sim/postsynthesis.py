@@ -72,20 +72,23 @@ FAMILIES = {
 """Families by the name that Yosys gives them."""
 
 
-def family_of(name: str) -> Family:
-    """The family called ``name``; SimulatorError names the known ones otherwise."""
+def family_of(name: str, board: Board | None = None) -> Family:
+    """The family called ``name``, for the bitstream of ``board`` if one is given.
+
+    Raises SimulatorError if there is no such family, or if cells of that bitstream have no model.
+    """
     if name not in FAMILIES:
         raise SimulatorError(f"There are no cell models of the family {name!r}: choose one of {', '.join(FAMILIES)}.")
+    if board and not FAMILIES[name].whole:
+        raise SimulatorError(f"Yosys has no simulation model of all cells of the {board.title}: leave --board out.")
     return FAMILIES[name]
 
 
 def netlist_of(design: wiring.Component, family: Family, board: Board | None = None) -> Netlist:
     """The netlist of a component, as `write_json` gives it, flat; with a ``board`` that of its bitstream.
 
-    Raises SimulatorError if cells of that bitstream have no model, and BoardError if a tool fails.
+    Raises BoardError if a tool fails.
     """
-    if board and not family.whole:
-        raise SimulatorError(f"Yosys has no simulation model of all cells of the {board.title}: leave --board out.")
     options, platform = (SYNTHESIS[board.flow], board.platform()) if board else (family.options, None)
     with TemporaryDirectory(prefix="statecell-netlist-") as place:
         folder = Path(place)

@@ -32,7 +32,7 @@ def postsynthesis(
     name: Annotated[str, typer.Option("--family", "-f", help=f"Family of FPGAs: {', '.join(FAMILIES)}.")] = "ecp5",
     config_name: Annotated[str, typer.Option("--config", "-c", help=f"Configuration: {', '.join(CONFIGS)}.")] = "tiny",
     board_name: Annotated[
-        str | None, typer.Option("--board", "-b", help="The netlist of this board's bitstream, of its configuration.")
+        str | None, typer.Option("--board", "-b", help="In place of both: the netlist of a board's bitstream.")
     ] = None,
     commands: Annotated[int, typer.Option("--commands", "-n", min=1, help="Random commands for each pauses.")] = 80,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the commands.")] = 1,
@@ -49,7 +49,7 @@ def postsynthesis(
     """
     chosen = board(board_name) if board_name else None
     name, config_name = (chosen.flow, chosen.configuration) if chosen else (name, config_name)
-    family, geometry = family_of(name), config(config_name)
+    family, geometry = family_of(name, chosen), config(config_name)
     start = time.monotonic()
     netlist = netlist_of(device_of(geometry, build_hash=build_hash(geometry), multiplier="gated"), family, chosen)
     changed = None if mutant is None else mutate(netlist, family, mutant)

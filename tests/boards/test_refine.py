@@ -9,7 +9,7 @@ import pytest
 
 import statecell_boards.sites as sites
 from statecell_boards.refine import refine
-from statecell_boards.timing import graph
+from statecell_boards.timing import GRADE, graph
 from tests.boards.placed import comb, module, register
 
 MHZ = 1e6
@@ -72,6 +72,12 @@ def test_a_table_at_the_wrong_end_of_the_chip_comes_back() -> None:
     result = refine(netlist, 100 * MHZ)
     assert result.before[1] == 1 and result.after[1] == 0 and result.moved >= 1
     assert result.after[0] < 3 and not illegal(netlist["modules"]["top"])
+
+
+def test_times_are_those_of_the_speed_grade() -> None:
+    top = {"modules": {"top": scattered(0)}}
+    slow, fast = (refine(copy.deepcopy(top), 250 * MHZ, grade).before[0] for grade in (6, 8))
+    assert fast == pytest.approx(GRADE[8] * slow)
 
 
 def test_what_is_locked_stays() -> None:

@@ -64,8 +64,8 @@ def test_a_netlist_passes_the_bench_of_its_block(name: str) -> None:
 
 def test_the_small_device_as_in_its_bitstream_answers_random_commands() -> None:
     """With its single-port RAM blocks, block RAM and multipliers."""
-    family, chosen = FAMILIES["ice40"], board("icebreaker")
-    g = chosen.geometry
+    chosen = board("icebreaker")
+    family, g = family_of(chosen.flow, chosen), chosen.geometry
     netlist = netlist_of(device_of(g), family, chosen)
     assert {"SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16"} <= set(cells(netlist))
     library = build(netlist_verilog(netlist, family), g)
@@ -75,9 +75,8 @@ def test_the_small_device_as_in_its_bitstream_answers_random_commands() -> None:
 
 
 def test_a_bitstream_of_cells_without_a_model_is_refused() -> None:
-    chosen = board("ulx3s_85f")
     with pytest.raises(SimulatorError, match="no simulation model of all cells of the ULX3S 85F: leave --board out"):
-        netlist_of(device_of(config("tiny")), FAMILIES["ecp5"], chosen)
+        family_of("ecp5", board("ulx3s_85f"))
 
 
 def test_the_traffic_tells_devices_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +111,8 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "check", lambda *_, **__: 7)
     made = json.loads(CliRunner().invoke(command.app, ["--json"]).stdout)
     assert (made["family"], made["config"], made["cells"], made["responses"]) == ("ecp5", "tiny", {"LUT4": 1}, 7)
+    made = json.loads(CliRunner().invoke(command.app, ["--board", "icebreaker", "--json"]).stdout)
+    assert (made["family"], made["board"], made["config"]) == ("ice40", "icebreaker", "icebreaker")
     assert "Example: statecell postsynthesis" in CliRunner().invoke(command.app, ["--help"]).stdout
 
     def differs(*_: object, **__: object) -> int:

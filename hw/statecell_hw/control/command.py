@@ -18,6 +18,7 @@ from statecell_hw.control.counters import COUNTER_BITS
 from statecell_hw.control.responder import INFO_BITS, Answer, completion_layout
 from statecell_hw.control.slots import slot_layout
 from statecell_hw.link.deframer import REQUEST, STATUS_BITS
+from statecell_hw.link.framer import RESPONSE
 from statecell_hw.recurrent.opening import BLOCK_BITS
 from statecell_hw.recurrent.operands import ENTRIES
 
@@ -26,6 +27,8 @@ BARRIER = (
 )  # fmt: skip
 """Commands that begin only when everything before them is done and answered."""
 
+SAID = data.StructLayout({"answer": Answer, "blocks": RESPONSE["blocks"].width, "value": RESPONSE["value"].width})
+"""What the response of a command says if all goes well."""
 
 RECURRENT_PORT = wiring.Signature({
     "opening": Out(1), "open_en": Out(1), "rows": In(16), "blocks": In(BLOCK_BITS), "outputs": In(BLOCK_BITS),
@@ -168,7 +171,7 @@ class Command(wiring.Component):
         checked, ended, final = Signal(STATUS_BITS), Signal(STATUS_BITS), Signal(STATUS_BITS)
         good, commit = Signal(), Signal()
         running, waits = Signal(), Signal()
-        payload = self._payload(m, checks.added, *self._sizes(m))
+        said = self._said(m, checks.added, *self._sizes(m))
         m.d.comb += [
             checked.eq(Mux(status != Status.OK, status, self.faulty)),
             ended.eq(Mux(self.verdict.payload != Status.OK, self.verdict.payload, checked)),
@@ -220,8 +223,8 @@ class Command(wiring.Component):
                     m.next = "END"
             with m.State("END"):
                 m.d.comb += [self.completion.valid.eq(1), commit.eq(self.completion.ready)]
-                self._completion(m, final, good & running, payload)
-                self._commit(m, commit & good & running, payload[2])
+                self._completion(m, final, good & running, said)
+                self._commit(m, commit & good & running, said.value)
                 if g.states:
                     self._commit_state(m, commit & running, good)
                 with m.If(commit):
@@ -259,20 +262,18 @@ class Command(wiring.Component):
             rows.eq(times(count[: len(self.entry.rows)], row_blocks(g))),
         ]
         return vectors, rows
-    def _payload(self, m: Module, added: Signal, vectors: Signal, rows: Signal) -> tuple[Any, Signal, Signal]:
+
+    def _said(self, m: Module, added: Signal, vectors: Signal, rows: Signal) -> Any:
         """What the response of a command that went well says: kind and blocks of its payload, and its value.
 
         It adds `added` rows and has `vectors` or `rows` blocks, where it does. All is known when the command begins, so
         these are registers.
         """
-        g, opcode = self.g, self.request.opcode
-        header = self.completion.payload.header
-        answer: Any = Signal(Answer)
-        blocks, value = (Signal.like(field, name=f"payload_{name}")
-                         for name, field in (("blocks", header.blocks), ("value", header.value)))
+        said: Any = Signal(SAID)
+        answer, blocks, value = said.answer, said.blocks, said.value
         with m.If(~self.completion.valid):
-            m.d.sync += [answer.eq(Answer.NOTHING), blocks.eq(0), value.eq(0)]
-            with m.Switch(opcode):
+            m.d.sync += said.as_value().eq(0)
+            with m.Switch(self.request.opcode):
                 with m.Case(Opcode.INFO):
                     m.d.sync += [answer.eq(Answer.INFO), blocks.eq(len(INFO_FIELDS) * INFO_BITS // 8 // frame.BLOCK)]
                 with m.Case(Opcode.COUNTERS):
@@ -282,7 +283,7 @@ class Command(wiring.Component):
                     m.d.sync += [answer.eq(Answer.VECTORS), blocks.eq(vectors)]
                 with m.Case(Opcode.READ_ROWS):
                     m.d.sync += [answer.eq(Answer.ROWS), blocks.eq(rows)]
-                if g.states:
+                if self.g.states:
                     with m.Case(Opcode.RECUR):
                         m.d.sync += [answer.eq(Answer.OUTPUTS), blocks.eq(self.entry.outputs)]
                     with m.Case(Opcode.STATE):
@@ -295,12 +296,11 @@ class Command(wiring.Component):
                     m.d.sync += value.eq(self.entry.rows + added)
                 with m.Case(Opcode.CONNECT):
                     m.d.sync += value.eq(Mux(self.request.slot == self.session, self.request.first, self.session))
-        return answer, blocks, value
+        return said
 
-    def _completion(self, m: Module, final: Signal, done: Any, payload: tuple[Any, Signal, Signal]) -> None:
+    def _completion(self, m: Module, final: Signal, done: Any, said: Any) -> None:
         """The response: its payload only if all went well."""
         header = self.completion.payload.header
-        answer, blocks, value = payload
         m.d.comb += [
             header.opcode.eq(self.request.opcode | frame.RESPONSE),
             header.sequence.eq(self.request.sequence),
@@ -309,7 +309,10 @@ class Command(wiring.Component):
             self.completion.payload.lanes.eq(self.request.count),
         ]
         with m.If(done):
-            m.d.comb += [self.completion.payload.answer.eq(answer), header.blocks.eq(blocks), header.value.eq(value)]
+            m.d.comb += [
+                self.completion.payload.answer.eq(said.answer), header.blocks.eq(said.blocks),
+                header.value.eq(said.value),
+            ]
 
 
     def _commit(self, m: Module, commit: Any, value: Signal) -> None:
